@@ -1,0 +1,24 @@
+"""Eight CPU devices, strict promotion and a persistent compilation cache."""
+
+import os
+import tempfile
+
+# Before anything imports TensorFlow: its start-up chatter hides real warnings.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+# Processes that the tests start share the cache and the eight devices too.
+CACHE = os.path.join(tempfile.gettempdir(), 'bigtransfer_test_cache')
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', CACHE)
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update('jax_platforms', 'cpu')
+jax.config.update('jax_num_cpu_devices', 8)
+jax.config.update('jax_numpy_dtype_promotion', 'strict')
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _eight_devices():
+  assert len(jax.devices()) == 8, jax.devices()
