@@ -1,0 +1,247 @@
+"""Loads a recipe, applies overrides, splits it into phases, resolves values.
+
+Resolving replaces every duration by steps and scales the learning rate, so
+that the code below reads plain numbers.
+"""
+
+import copy
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ml_collections
+
+from bigtransfer.optim import schedules
+
+# Durations by config path. `total_steps` comes first: percents refer to it.
+DURATIONS = (
+    'total_steps',
+    'log_every',
+    'eval_every',
+    'schedule.warmup',
+    'schedule.boundaries',
+    'schedule.timescale',
+    'checkpoint.every',
+    'checkpoint.keep_every',
+)
+# What a run that goes on may change: none of it alters a finished step.
+FREE = (
+    'accum_steps',
+    'checkpoint',
+    'compilation_cache',
+    'data.cache',
+    'data.path',
+    'data.prefetch',
+    'data.threads',
+    'distributed',
+    'eval_batch_size',
+    'eval_every',
+    'eval_only',
+    'evaluators',
+    'init_from',
+    'log_every',
+    'mesh',
+    'platform',
+    'print_plan',
+    'reset_optimizer',
+    'sharding',
+    'tensorboard',
+    'total_steps',
+)
+
+
+def load(spec: str, overrides: Sequence[tuple[str, str]] = ()):
+  """Returns the config of 'file.py' or 'file.py:arguments', overridden.
+
+  Args:
+    spec: path of a recipe with `get_config(arg)`, and its argument.
+    overrides: (dotted key, text) pairs, applied in order.
+
+  Raises:
+    FileNotFoundError: no such recipe.
+    ValueError, TypeError, KeyError: from the recipe or an override.
+  """
+  path, _, arg = spec.partition(':')
+  if not os.path.isfile(path):
+    raise FileNotFoundError(f'there is no config file {path!r}')
+  module = _import_file(path)
+  if not hasattr(module, 'get_config'):
+    raise ValueError(f'{path} defines no get_config(arg)')
+  config = module.get_config(arg)
+  for key, text in overrides:
+    config.override(key, text)
+  config.check()
+  return config
+
+
+def _import_file(path: str):
+  # Recipes import their neighbours as `configs.x`: the folder above the
+  # recipe's must be importable wherever the command is run from.
+  parent = os.path.dirname(os.path.dirname(os.path.abspath(path)))
+  if parent not in sys.path:
+    sys.path.insert(0, parent)
+  name = 'recipe_' + os.path.splitext(os.path.basename(path))[0]
+  module_spec = importlib.util.spec_from_file_location(name, path)
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  return module
+
+
+def phases(config) -> list[tuple[str, Any]]:
+  """Returns (name, config) per phase; each is a copy with its overrides."""
+  if not isinstance(config.phases, tuple):
+    raise TypeError(f'config.phases must be a tuple, got {config.phases!r}')
+  result = []
+  for overrides in config.phases or ({'name': 'train'},):
+    phase = copy.deepcopy(config)
+    overrides = dict(overrides)
+    name = overrides.pop('name', None)
+    if not name or name in [n for n, _ in result]:
+      raise ValueError(
+          f'config.phases: every phase needs a name of its own, got {name!r}'
+      )
+    for key, value in overrides.items():
+      _set(phase, key, value)
+    phase.check()
+    result.append((name, phase))
+  return result
+
+
+def resolve(config, num_examples: int | None) -> ml_collections.ConfigDict:
+  """Returns a plain locked copy with steps and the final learning rate.
+
+  Args:
+    config: as `load` or `phases` return it.
+    num_examples: size of the training set, for epochs; None where unknown.
+
+  Raises:
+    ValueError: an epoch count without a training set, or a batch rule that
+      does not exist.
+  """
+  resolved = ml_collections.ConfigDict(config.to_dict())
+  for path in DURATIONS:
+    value = _get(resolved, path)
+    known = dict(
+        batch_size=config.batch_size,
+        num_examples=num_examples,
+        total_steps=None if path == 'total_steps' else resolved.total_steps,
+        what=path,
+    )
+    if isinstance(value, tuple):
+      value = tuple(steps(v, **known) for v in value)
+    elif value is not None:
+      value = steps(value, **known)
+    with resolved.ignore_type():
+      _set(resolved, path, value)
+  optimizer = resolved.optimizer
+  optimizer.learning_rate = float(
+      schedules.batch_rule(
+          optimizer.batch_rule,
+          optimizer.learning_rate,
+          optimizer.base_batch_size,
+          config.batch_size,
+      )
+  )
+  return resolved.lock()
+
+
+def steps(
+    duration: int | str,
+    *,
+    batch_size: int,
+    num_examples: int | None = None,
+    total_steps: int | None = None,
+    what: str = 'duration',
+) -> int:
+  """Converts 300, '300 steps', '2 epochs', '50000 examples', '10%' to steps.
+
+  Epochs, examples and percents round to the nearest step, and to 1 where that
+  would be 0 although more than 0 was asked for.
+  """
+  if isinstance(duration, int):
+    return duration
+  amount = float(duration.rstrip('%abcdefghijklmnopqrstuvwxyz '))
+  if duration.endswith('%'):
+    if total_steps is None:
+      raise ValueError(
+          f'config.{what}={duration!r}: there is no total to take a'
+          ' percentage of'
+      )
+    exact = amount / 100 * total_steps
+  elif 'epoch' in duration:
+    if num_examples is None:
+      raise ValueError(
+          f'config.{what}={duration!r}: the size of the training set is not'
+          ' known; give steps'
+      )
+    exact = amount * num_examples / batch_size
+  elif 'example' in duration:
+    exact = amount / batch_size
+  else:
+    exact = amount
+  return max(round(exact), 1 if amount else 0)
+
+
+def _get(config, path: str):
+  for part in path.split('.'):
+    config = config[part]
+  return config
+
+
+def _set(config, path: str, value):
+  *parents, last = path.split('.')
+  section = _get(config, '.'.join(parents)) if parents else config
+  section[last] = value
+
+
+def to_json(config) -> str:
+  """Writes a config as JSON; tuples become lists, other sequences fail."""
+
+  def plain(value, path):
+    if isinstance(value, ml_collections.ConfigDict | dict):
+      return {k: plain(value[k], f'{path}.{k}') for k in value}
+    if isinstance(value, tuple):
+      return [plain(v, f'{path}[{i}]') for i, v in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+      return value
+    raise TypeError(
+        f'{path} is a {type(value).__name__} ({value!r}); a config holds'
+        ' None, bool, int, float, str, tuple and dict'
+    )
+
+  return json.dumps(plain(config, 'config'), indent=2)
+
+
+def from_json(text: str) -> ml_collections.ConfigDict:
+  """Reads what `to_json` wrote; sequences are tuples again."""
+
+  def tuples(value):
+    if isinstance(value, dict):
+      return {k: tuples(v) for k, v in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+  return ml_collections.ConfigDict(tuples(json.loads(text))).lock()
+
+
+def differences(old, new, *, ignore: Sequence[str] = FREE) -> list[str]:
+  """Lists 'a.b: old -> new' for every key that differs outside `ignore`."""
+  lines = []
+
+  def compare(a, b, path):
+    if path in ignore:
+      return
+    if isinstance(a, ml_collections.ConfigDict):
+      for key in sorted({*a, *b}):
+        compare(
+            a[key] if key in a else None,
+            b[key] if key in b else None,
+            f'{path}.{key}' if path else key,
+        )
+    elif a != b:
+      lines.append(f'{path}: {a!r} -> {b!r}')
+
+  compare(old, new, '')
+  return lines

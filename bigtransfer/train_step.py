@@ -1,0 +1,177 @@
+"""One training step as a pure function: (state, batch) -> (state, metrics)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bigtransfer import trees
+from bigtransfer.state import TrainState
+
+
+def make_train_step(
+    task: Any,
+    tx: optax.GradientTransformation,
+    *,
+    mesh: jax.sharding.Mesh,
+    accum_steps: int = 1,
+    nonfinite: str = 'stop',
+    ema_decay: float | None = None,
+    seed: int = 0,
+    learning_rate: Callable[[jax.Array], jax.Array] | None = None,
+    state_shardings: Any = None,
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+  """Returns the jitted step, which donates its state.
+
+  The gradient is that of loss_sum / weight_sum over the whole global batch,
+  whatever the number of devices and micro-batches. Where the loss, the
+  gradient or the update is not finite, nothing changes but `step` and
+  `skipped`: the state stays the last good one in both modes, and with
+  `nonfinite='stop'` the caller ends the run.
+
+  Args:
+    task: with `loss(params, model_state, batch, rng, train) -> (loss_sum,
+      weight_sum, metrics, model_state)`, metrics being name -> (sum, weight);
+      and optionally `prepare(batch, rng)`, run once on the global batch.
+    tx: the optimizer.
+    mesh: with a 'data' axis, over which batches are split.
+    accum_steps: micro-batches per step; divides the batch per device.
+    nonfinite: 'stop' or 'skip'; both freeze the state, see above.
+    ema_decay: decay of `state.ema`; None where there is none.
+    seed: of all randomness inside the step, folded with the step number.
+    learning_rate: schedule by number of updates made, for the metric `lr`.
+    state_shardings: layout of the returned state; None = as the compiler
+      chooses.
+
+  Returns:
+    A function to (state, metrics): float32 scalars `loss`, `grad_norm`,
+    `update_norm`, `skipped`, `nonfinite_leaf` (index in
+    `jax.tree.leaves(params)` of the first gradient that is not finite, -1 if
+    none), `lr`, and the task's.
+
+  Raises:
+    ValueError: an unknown `nonfinite`.
+  """
+  if nonfinite not in ('stop', 'skip'):
+    raise ValueError(f"nonfinite={nonfinite!r}; accepted: 'stop', 'skip'")
+  prepare = getattr(task, 'prepare', lambda batch, rng: batch)
+
+  def step(state: TrainState, batch):
+    rng = jax.random.fold_in(jax.random.key(seed), state.step)
+    batch = prepare(batch, jax.random.fold_in(rng, accum_steps))
+    grads, loss, metrics, model_state = _gradients(
+        task, state, batch, rng, accum_steps, mesh
+    )
+    updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    ema = state.ema
+    if ema_decay is not None:
+      ema = optax.incremental_update(params, ema, 1 - ema_decay)
+    # One sum of squares per leaf gives the norm and the culprit.
+    squares = jnp.stack([
+        jnp.sum(jnp.square(g.astype(jnp.float32)))
+        for g in jax.tree.leaves(grads)
+    ])
+    grad_norm = jnp.sqrt(jnp.sum(squares))
+    update_norm = trees.global_norm(updates)
+    bad_leaves = ~jnp.isfinite(squares)
+    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm + update_norm)
+    metrics = metrics | {
+        'loss': loss,
+        'grad_norm': grad_norm,
+        'update_norm': update_norm,
+        'nonfinite_leaf': jnp.where(
+            jnp.any(bad_leaves), jnp.argmax(bad_leaves), -1
+        ),
+    }
+    if learning_rate is not None:
+      metrics['lr'] = learning_rate(state.step - state.skipped)
+    new = TrainState(
+        step=state.step + 1,
+        params=params,
+        model_state=model_state,
+        opt_state=opt_state,
+        ema=ema,
+        skipped=state.skipped,
+    )
+    frozen = state._replace(step=new.step, skipped=state.skipped + 1)
+    state = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, frozen)
+    metrics['skipped'] = state.skipped
+    return state, {k: v.astype(jnp.float32) for k, v in metrics.items()}
+
+  replicated = NamedSharding(mesh, P())
+  out = None if state_shardings is None else (state_shardings, replicated)
+  return jax.jit(step, donate_argnums=0, out_shardings=out)
+
+
+def _gradients(task, state, batch, rng, accum_steps, mesh):
+  """Returns (gradient, loss, metrics, model_state) of the global batch."""
+
+  def loss(params, model_state, batch, rng):
+    loss_sum, weight, metrics, model_state = task.loss(
+        params, model_state, batch, rng, True
+    )
+    return loss_sum, (loss_sum, weight, metrics, model_state)
+
+  value_and_grad = jax.grad(loss, has_aux=True)
+
+  def micro_step(carry, indexed_batch):
+    index, micro_batch = indexed_batch
+    model_state, sums = carry
+    grads, (loss_sum, weight, metrics, model_state) = value_and_grad(
+        state.params, model_state, micro_batch, jax.random.fold_in(rng, index)
+    )
+    new = (grads, loss_sum, weight, metrics)
+    return (model_state, jax.tree.map(jnp.add, sums, new)), None
+
+  if accum_steps == 1:
+    grads, (loss_sum, weight, metrics, model_state) = value_and_grad(
+        state.params, state.model_state, batch, jax.random.fold_in(rng, 0)
+    )
+  else:
+    batches = _split(batch, accum_steps, mesh)
+    first = (jnp.int32(0), jax.tree.map(lambda x: x[0], batches))
+    zeros = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, s.dtype),
+        jax.eval_shape(
+            lambda: _without_state(value_and_grad, state, first, rng)
+        ),
+    )
+    (model_state, (grads, loss_sum, weight, metrics)), _ = jax.lax.scan(
+        micro_step,
+        (state.model_state, zeros),
+        (jnp.arange(accum_steps), batches),
+    )
+  # A batch without any weight has loss 0 and gradient 0, not 0/0.
+  divide = lambda total, w: total / jnp.where(w > 0, w, 1).astype(total.dtype)
+  grads = jax.tree.map(lambda g: divide(g, weight), grads)
+  metrics = {name: divide(*pair) for name, pair in metrics.items()}
+  return grads, divide(loss_sum, weight), metrics, model_state
+
+
+def _without_state(value_and_grad, state, first, rng):
+  grads, (loss_sum, weight, metrics, _) = value_and_grad(
+      state.params, state.model_state, first[1], rng
+  )
+  return grads, loss_sum, weight, metrics
+
+
+def _split(batch, accum_steps, mesh):
+  """Splits [b, ...] into [accum_steps, b / accum_steps, ...].
+
+  Row i goes to micro-batch i % accum_steps, so that every device splits the
+  rows it holds already and nothing moves between devices.
+  """
+
+  def split(x):
+    x = x.reshape(x.shape[0] // accum_steps, accum_steps, *x.shape[1:])
+    x = jnp.swapaxes(x, 0, 1)
+    return jax.lax.with_sharding_constraint(
+        x, NamedSharding(mesh, P(None, 'data'))
+    )
+
+  return jax.tree.map(split, batch)
