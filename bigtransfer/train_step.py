@@ -112,52 +112,50 @@ def _gradients(task, state, batch, rng, accum_steps, mesh):
   """Returns (gradient, loss, metrics, model_state) of the global batch."""
 
   def loss(params, model_state, batch, rng):
-    loss_sum, weight, metrics, model_state = task.loss(
+    loss_sum, weight_sum, metrics, model_state = task.loss(
         params, model_state, batch, rng, True
     )
-    return loss_sum, (loss_sum, weight, metrics, model_state)
+    return loss_sum, ((loss_sum, weight_sum, metrics), model_state)
 
-  value_and_grad = jax.grad(loss, has_aux=True)
-
-  def micro_step(carry, indexed_batch):
-    index, micro_batch = indexed_batch
-    model_state, sums = carry
-    grads, (loss_sum, weight, metrics, model_state) = value_and_grad(
-        state.params, model_state, micro_batch, jax.random.fold_in(rng, index)
+  def micro_step(model_state, index, batch):
+    grads, (sums, model_state) = jax.grad(loss, has_aux=True)(
+        state.params, model_state, batch, jax.random.fold_in(rng, index)
     )
-    new = (grads, loss_sum, weight, metrics)
-    return (model_state, jax.tree.map(jnp.add, sums, new)), None
+    return model_state, (grads, *sums)
 
   if accum_steps == 1:
-    grads, (loss_sum, weight, metrics, model_state) = value_and_grad(
-        state.params, state.model_state, batch, jax.random.fold_in(rng, 0)
-    )
+    model_state, sums = micro_step(state.model_state, 0, batch)
   else:
     batches = _split(batch, accum_steps, mesh)
-    first = (jnp.int32(0), jax.tree.map(lambda x: x[0], batches))
-    zeros = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, s.dtype),
-        jax.eval_shape(
-            lambda: _without_state(value_and_grad, state, first, rng)
-        ),
+    shapes = jax.eval_shape(
+        lambda: micro_step(
+            state.model_state, 0, jax.tree.map(lambda x: x[0], batches)
+        )[1]
     )
-    (model_state, (grads, loss_sum, weight, metrics)), _ = jax.lax.scan(
-        micro_step,
+
+    def accumulate(carry, indexed_batch):
+      model_state, sums = carry
+      model_state, new = micro_step(model_state, *indexed_batch)
+      return (model_state, jax.tree.map(jnp.add, sums, new)), None
+
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    (model_state, sums), _ = jax.lax.scan(
+        accumulate,
         (state.model_state, zeros),
         (jnp.arange(accum_steps), batches),
     )
-  # A batch without any weight has loss 0 and gradient 0, not 0/0.
-  divide = lambda total, w: total / jnp.where(w > 0, w, 1).astype(total.dtype)
-  grads = jax.tree.map(lambda g: divide(g, weight), grads)
-  metrics = {name: divide(*pair) for name, pair in metrics.items()}
-  return grads, divide(loss_sum, weight), metrics, model_state
-
-
-def _without_state(value_and_grad, state, first, rng):
-  grads, (loss_sum, weight, metrics, _) = value_and_grad(
-      state.params, state.model_state, first[1], rng
+  grads, loss_sum, weight_sum, metrics = sums
+  return (
+      jax.tree.map(lambda g: _mean(g, weight_sum), grads),
+      _mean(loss_sum, weight_sum),
+      {name: _mean(*pair) for name, pair in metrics.items()},
+      model_state,
   )
-  return grads, loss_sum, weight, metrics
+
+
+def _mean(total, weight):
+  # A batch without any weight has loss 0 and gradient 0, not 0/0.
+  return total / jnp.where(weight > 0, weight, 1).astype(total.dtype)
 
 
 def _split(batch, accum_steps, mesh):

@@ -46,8 +46,8 @@ def _declare_run(c):
   c.declare('clip_norm', None, f.optional(f.number(0)),
             'Largest global gradient norm; None = no clipping.')
   c.declare('nonfinite', 'stop', f.choice('stop', 'skip'),
-            'On a NaN or infinite loss or gradient: stop with the last good'
-            ' state saved, or leave the update out and count it.')
+            'On a NaN or infinite loss or gradient: stop, the last good'
+            ' checkpoint stays; or leave the update out and count it.')
   c.declare('platform', None, f.optional(f.choice('cpu', 'gpu', 'tpu')),
             'The run fails at once if this is not what JAX finds; None ='
             ' whatever is there.')
@@ -114,10 +114,11 @@ def _declare_optimizer(o):
   o.declare('b2', 0.999, f.number(0), 'Decay of the second moment of adam(w).')
   o.declare('eps', 1e-8, f.number(0), 'Added to the root of the second moment.')
   o.declare('weight_decay', 0.0, f.number(0), 'Strength; see decay.')
-  o.declare('decay', 'coupled', f.choice('coupled', 'decoupled', 'independent'),
+  o.declare('decay', None, f.optional(
+      f.choice('coupled', 'decoupled', 'independent')),
             "'coupled': L2, added to the gradient; 'decoupled': lr * decay *"
-            " weight; 'independent': lr / peak * decay * weight. adam has"
-            ' coupled decay and adamw decoupled decay always.')
+            " weight; 'independent': lr / peak * decay * weight; None ="
+            ' coupled for sgd and adam, decoupled for adamw.')
   o.declare('moment_dtype', 'float32', f.choice('float32', 'bfloat16'),
             'Type of the momentum and of the first moment.')
   o.declare('decay_rules', (('.*/kernel', 1.0), ('.*', 0.0)),

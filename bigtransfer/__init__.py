@@ -1,0 +1,1 @@
+"""BiT and BERT training at large batch in JAX."""

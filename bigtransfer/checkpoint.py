@@ -1,0 +1,268 @@
+"""Checkpoints: Orbax behind one small interface.
+
+A checkpoint of step k is the folder `<directory>/k` with one Orbax item per
+part of the state (`params`, `opt_state`, `ema`, ...), so that parts restore
+alone. It restores onto any mesh. Saving is asynchronous: the loop is blocked
+only while device memory is copied.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bigtransfer import retention, trees
+from bigtransfer.state import TrainState
+
+
+class MismatchError(ValueError):
+  """A checkpoint does not fit what it is to be restored into."""
+
+
+class SaveError(RuntimeError):
+  """A checkpoint could not be written; the ones before are intact."""
+
+
+class CheckpointManager:
+  """Saves, keeps and restores train states in one folder."""
+
+  def __init__(self, directory: str, config: Any):
+    """Opens or makes the folder; left-overs of broken saves are removed.
+
+    Args:
+      directory: made absolute; may be a bucket address.
+      config: the `checkpoint` section, durations in steps.
+
+    Raises:
+      ValueError: `keep` below 1.
+    """
+    if config.keep is not None and config.keep < 1:
+      raise ValueError(
+          f'checkpoint.keep={config.keep}; accepted: 1 or more, or None = all'
+      )
+    if '://' not in directory:
+      directory = os.path.abspath(directory)
+    self.directory = directory
+    self._config = config
+    self._manager = ocp.CheckpointManager(
+        directory,
+        options=ocp.CheckpointManagerOptions(
+            # Only makes Orbax store the metrics; retention ranks them.
+            best_fn=lambda metrics: 0.0,
+            preservation_policy=retention.Policy(config),
+            cleanup_tmp_directories=True,
+        ),
+    )
+
+  def save(
+      self,
+      step: int,
+      state: TrainState,
+      metrics: Mapping[str, float] | None = None,
+  ):
+    """Starts saving; waits only for a save that is still under way.
+
+    Args:
+      step: name of the checkpoint, equal to `state.step`.
+      state: its arrays may be donated as soon as this returns.
+      metrics: evaluation of this very state, for `best_step`.
+
+    Raises:
+      SaveError: this or the save before it failed; the checkpoints from
+        before are intact.
+    """
+    parts = {k: v for k, v in _parts(state).items() if jax.tree.leaves(v)}
+    items = {k: ocp.args.StandardSave(v) for k, v in parts.items()}
+    with _explained(f'saving checkpoint {step} in {self.directory}'):
+      if step in self._manager.all_steps() and step not in self.steps():
+        self._manager.delete(step)  # Half-written: it can never be restored.
+      self._manager.save(
+          step,
+          args=ocp.args.Composite(**items),
+          metrics=dict(metrics or {}),
+          force=True,
+      )
+
+  def restore(
+      self,
+      abstract: TrainState,
+      step: int | None = None,
+      *,
+      reset_optimizer: Any = None,
+  ) -> TrainState:
+    """Restores a state with the structure, types and shardings asked for.
+
+    Args:
+      abstract: `jax.ShapeDtypeStruct`s with shardings.
+      step: which checkpoint; None = the newest complete one.
+      reset_optimizer: an optax transformation; `opt_state` is left out and
+        made anew with it.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      MismatchError: it was made with another model or optimizer.
+    """
+    step = self.latest_step() if step is None else step
+    if step is None or step not in self.steps():
+      raise FileNotFoundError(
+          f'{self.directory} has no checkpoint {"" if step is None else step}'
+          f' (it has {self.steps()})'
+      )
+    wanted = {k: v for k, v in _parts(abstract).items() if jax.tree.leaves(v)}
+    if reset_optimizer is not None:
+      del wanted['opt_state']
+    found = self._manager.item_metadata(step)
+    for part, tree in wanted.items():
+      there = found[part] if part in found else None
+      problem = mismatch(there.tree, tree) if there else 'is missing'
+      if problem:
+        raise MismatchError(_other_run(self.directory, step, part, problem))
+    items = {k: ocp.args.StandardRestore(v) for k, v in wanted.items()}
+    restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+    progress = restored['progress']
+    state = TrainState(
+        step=progress['step'],
+        params=restored['params'],
+        model_state=restored.get('model_state', abstract.model_state),
+        opt_state=restored.get('opt_state', abstract.opt_state),
+        ema=restored.get('ema', abstract.ema),
+        skipped=progress['skipped'],
+    )
+    if reset_optimizer is not None:
+      shardings = jax.tree.map(lambda x: x.sharding, abstract.opt_state)
+      init = jax.jit(reset_optimizer.init, out_shardings=shardings)
+      state = state._replace(opt_state=init(state.params))
+    return state
+
+  def wait(self):
+    """Returns when all saves are on disk; raises SaveError if one is not."""
+    with _explained(f'saving a checkpoint in {self.directory}'):
+      self._manager.wait_until_finished()
+      self._manager.check_for_errors()
+
+  def steps(self) -> list[int]:
+    """Steps of the complete checkpoints, ascending."""
+    return complete_steps(self.directory)
+
+  def latest_step(self) -> int | None:
+    return max(self.steps(), default=None)
+
+  def best_step(self) -> int | None:
+    """The best by `best_metric`; None without one or without a finite value."""
+    values = {
+        step: metrics[self._config.best_metric]
+        for step in self.steps()
+        if (metrics := self._manager.metrics(step))
+        and self._config.best_metric in metrics
+    }
+    return retention.best(values, self._config.best_mode)
+
+  def close(self):
+    self.wait()
+    self._manager.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
+
+
+def complete_steps(directory: str) -> list[int]:
+  """Steps of the complete checkpoints in a folder, ascending."""
+  return sorted(
+      int(folder.name)
+      for folder in epath.Path(directory).iterdir()
+      # Orbax writes this file last; without it the folder is half a copy.
+      if folder.name.isdigit() and (folder / '_CHECKPOINT_METADATA').exists()
+  )
+
+
+def restore_params(
+    directory: str, step: int | None = None, abstract: Any = None
+) -> tuple[Any, int]:
+  """Restores parameters alone, the moving average where there is one.
+
+  Args:
+    directory: with a folder per checkpoint; nothing in it is changed.
+    step: which checkpoint; None = the newest complete one.
+    abstract: `jax.ShapeDtypeStruct`s with shardings; None = as saved, on the
+      first device.
+
+  Returns:
+    The parameters and the step.
+
+  Raises:
+    FileNotFoundError: there is no such checkpoint.
+    MismatchError: it does not fit `abstract`; names the first difference.
+  """
+  steps = complete_steps(directory) if os.path.isdir(directory) else []
+  if not steps or step not in (None, *steps):
+    raise FileNotFoundError(
+        f'{directory} has no checkpoint {"" if step is None else step}'
+        f' (it has {steps})'
+    )
+  folder = epath.Path(os.path.abspath(directory)) / str(step or steps[-1])
+  item = folder / 'ema' if (folder / 'ema').exists() else folder / 'params'
+  with ocp.StandardCheckpointer() as checkpointer:
+    found = checkpointer.metadata(item).item_metadata.tree
+    if abstract is None:
+      here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+      abstract = jax.tree.map(
+          lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=here),
+          found,
+      )
+    elif problem := mismatch(found, abstract):
+      raise MismatchError(f'{item} {problem}: it is of another model')
+    return checkpointer.restore(item, abstract), int(folder.name)
+
+
+def _parts(state: TrainState) -> dict[str, Any]:
+  """Splits a state into Orbax items; the scalars share one."""
+  return {
+      'params': state.params,
+      'model_state': state.model_state,
+      'opt_state': state.opt_state,
+      'ema': state.ema,
+      'progress': {'step': state.step, 'skipped': state.skipped},
+  }
+
+
+def mismatch(found: Any, wanted: Any) -> str | None:
+  """Says how two trees of shaped leaves differ, or None."""
+  found = {path: tuple(leaf.shape) for path, leaf in trees.flatten(found)}
+  wanted = {path: tuple(leaf.shape) for path, leaf in trees.flatten(wanted)}
+  for path in wanted:
+    if path not in found:
+      extra = [p for p in found if p not in wanted]
+      return f'has no {path}' + (f', but {extra[0]}' if extra else '')
+    if found[path] != wanted[path]:
+      return f'has {path} of shape {found[path]}, not {wanted[path]}'
+  extra = [p for p in found if p not in wanted]
+  return f'has {extra[0]} too' if extra else None
+
+
+def _other_run(directory, step, part, problem) -> str:
+  hint = {
+      'opt_state': (
+          'the optimizer was another one; --config.reset_optimizer=true keeps'
+          ' parameters and step and starts its state anew'
+      ),
+      'ema': 'ema_decay was off then and on now, or the other way round',
+  }.get(part, 'the model was another one')
+  return f'checkpoint {step} in {directory}: {part} {problem}: {hint}'
+
+
+@contextlib.contextmanager
+def _explained(action: str):
+  """Turns what Orbax raises from its threads into one plain error."""
+  try:
+    yield
+  except Exception as e:
+    raise SaveError(
+        f'{action} failed: {e}; the checkpoints from before are intact'
+    ) from e

@@ -1,0 +1,30 @@
+"""Evaluators: each module has a class `Evaluator`.
+
+  Evaluator(config, *, predict, batches, class_names)
+      predict: (params, model_state, batch) -> outputs of the model
+      batches: () -> iterable of global batches with `mask`, every example of
+          the evaluation split exactly once over all processes
+      class_names: names by label, or None
+  run(params, model_state) -> dict[str, float]
+  tables() -> dict of file name -> text, for the workdir
+
+Sums and counts stay on the devices until all batches have been seen.
+"""
+
+import importlib
+import pkgutil
+from typing import Any
+
+
+def load(name: str) -> Any:
+  """Returns the `Evaluator` class of module `name`.
+
+  Raises:
+    ValueError: no such module; lists those there are.
+  """
+  names = [m.name for m in pkgutil.iter_modules(__path__)]
+  if name not in names:
+    raise ValueError(
+        f'config.evaluators: {name!r} is not one of {", ".join(sorted(names))}'
+    )
+  return importlib.import_module(f'{__name__}.{name}').Evaluator

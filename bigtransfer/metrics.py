@@ -1,0 +1,235 @@
+"""What a run writes down: metrics, timing, the ledger, the progress line."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+
+class JsonLines:
+  """An append-only file of JSON objects with a `step` that never falls.
+
+  Opening it for a run that goes on at `step` cuts off what lies beyond, and a
+  last line that a kill left half-written; the bytes before stay as they are.
+  """
+
+  def __init__(self, path: str, step: int):
+    self._file = open(path, 'a+b')
+    self._file.seek(0)
+    end = 0
+    self.last = None
+    for line in self._file:
+      record = _parse(line)
+      if record is None or record['step'] > step:
+        break
+      end += len(line)
+      self.last = record
+    self._file.truncate(end)
+    self._file.seek(end)
+
+  def write(self, **record: Any):
+    self.last = record
+    self._file.write(json.dumps(record).encode() + b'\n')
+
+  def flush(self):
+    """Returns when all lines are on disk, as a checkpoint relies on."""
+    self._file.flush()
+    os.fsync(self._file.fileno())
+
+  def close(self):
+    self.flush()
+    self._file.close()
+
+
+def _parse(line: bytes):
+  if not line.endswith(b'\n'):
+    return None
+  try:
+    return json.loads(line)
+  except ValueError:
+    return None
+
+
+class MetricWriter:
+  """Writes `metrics.jsonl` and, if asked, TensorBoard events.
+
+  Lines are `{"step", "phase", "kind", "values"}` with kind 'train' or 'eval'.
+  They hold nothing that depends on the clock: a run that was killed and
+  resumed has the same file, byte for byte, as one that was not.
+  """
+
+  def __init__(self, workdir: str, step: int, *, tensorboard: bool = False):
+    self._lines = JsonLines(os.path.join(workdir, 'metrics.jsonl'), step)
+    last = self._lines.last
+    # The step that was evaluated last, and what came out.
+    self.evaluated, self.evaluation = None, {}
+    if last is not None and last['kind'] == 'eval':
+      self.evaluated, self.evaluation = last['step'], last['values']
+    self._events = None
+    if tensorboard:
+      try:
+        from tensorboardX import SummaryWriter
+      except ImportError as e:
+        raise ValueError(
+            'config.tensorboard=True needs the package tensorboardX: '
+            "pip install 'bigtransfer[tensorboard]'"
+        ) from e
+      self._events = SummaryWriter(
+          os.path.join(workdir, 'tensorboard'), purge_step=step + 1
+      )
+
+  def write(
+      self, step: int, phase: str, kind: str, values: Mapping[str, float]
+  ):
+    self._lines.write(step=step, phase=phase, kind=kind, values=dict(values))
+    if kind == 'eval':
+      self.evaluated, self.evaluation = step, dict(values)
+    if self._events is not None:
+      for name, value in values.items():
+        self._events.add_scalar(f'{kind}/{name}', value, step)
+
+  def flush(self):
+    self._lines.flush()
+
+  def close(self):
+    self._lines.close()
+    if self._events is not None:
+      self._events.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.close()
+
+
+class Ledger:
+  """`ledger.jsonl`: a line per start and stop of a process."""
+
+  def __init__(self, workdir: str):
+    self._path = os.path.join(workdir, 'ledger.jsonl')
+
+  def write(self, event: str, **fields: Any):
+    stamp = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
+    with open(self._path, 'a') as f:
+      f.write(json.dumps({'event': event, 'time': stamp, **fields}) + '\n')
+
+
+class Progress:
+  """The progress line, and `timing.jsonl` with the rate of every interval."""
+
+  def __init__(
+      self, workdir: str, step: int, *, total: int, batch_size: int,
+      devices: int, out=sys.stderr,
+  ):
+    self._timing = JsonLines(os.path.join(workdir, 'timing.jsonl'), step)
+    self._total, self._batch_size, self._devices = total, batch_size, devices
+    self._step, self._time, self._out = step, time.monotonic(), out
+    self._pause = 0.0
+    self._printed = -1.0
+
+  @contextlib.contextmanager
+  def pause(self):
+    """Leaves the time spent inside, as on evaluation, out of the rate."""
+    begin = time.monotonic()
+    yield
+    self._pause += time.monotonic() - begin
+
+  def update(self, step: int, values: Mapping[str, float], *, last=False):
+    """Writes the rate since the last update; prints once a second."""
+    now = time.monotonic()
+    seconds = max(now - self._time - self._pause, 1e-9)
+    rate = (step - self._step) / seconds
+    self._step, self._time, self._pause = step, now, 0.0
+    examples = rate * self._batch_size
+    self._timing.write(step=step, examples_per_second=round(examples, 2))
+    if now - self._printed < 1 and not last:
+      return
+    self._printed = now
+    parts = [f'step {step:,}/{self._total:,}']
+    parts += [
+        f'{name} {values[name]:.4g}'
+        for name in ('loss', 'accuracy', 'lr')
+        if name in values
+    ]
+    parts += [
+        f'{examples:,.0f} examples/s ({examples / self._devices:,.0f}/device)',
+        f'ETA {_clock((self._total - step) / rate)}',
+    ]
+    print('  '.join(parts), file=self._out, flush=True)
+
+  def close(self):
+    self._timing.close()
+
+
+def _clock(seconds: float) -> str:
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f'{hours}:{minutes:02}:{seconds:02}'
+
+
+class NonFiniteError(RuntimeError):
+  """A loss or gradient was NaN or infinite and `nonfinite` is 'stop'."""
+
+
+class Recorder:
+  """Fetches step metrics one log interval late, so that steps never wait.
+
+  Every step becomes one line of `metrics.jsonl`, in order.
+  """
+
+  def __init__(
+      self,
+      writer: MetricWriter,
+      progress: Progress,
+      phase: str,
+      *,
+      log_every: int,
+      nonfinite: str,
+      leaves: Sequence[str],
+  ):
+    """Args beyond the obvious: `leaves` are the parameter paths in order."""
+    self._writer, self._progress, self._phase = writer, progress, phase
+    self._log_every, self._stop = max(log_every, 1), nonfinite == 'stop'
+    self._leaves = leaves
+    self._running, self._waiting = [], []
+
+  def add(self, step: int, values: Mapping[str, jax.Array]):
+    """Takes the metrics of `step`, which may still be computing."""
+    self._running.append((step, values))
+    if step % self._log_every == 0:
+      self._write(self._waiting)
+      self._waiting, self._running = self._running, []
+
+  def flush(self, *, last: bool = False):
+    """Waits for all steps so far and puts their lines on disk."""
+    self._write(self._waiting + self._running, last=last)
+    self._waiting, self._running = [], []
+    self._writer.flush()
+
+  def _write(self, group, *, last=False):
+    if not group:
+      return
+    steps = [step for step, _ in group]
+    rows = jax.device_get([values for _, values in group])
+    for step, row in zip(steps, rows, strict=True):
+      row = {k: float(v) for k, v in row.items()}
+      leaf = int(row.pop('nonfinite_leaf'))
+      self._writer.write(step, self._phase, 'train', row)
+      if self._stop and row['skipped']:
+        self._writer.flush()
+        raise NonFiniteError(
+            f'step {step}: loss {row["loss"]:g}, gradient norm'
+            f' {row["grad_norm"]:g}, first parameter whose gradient is not'
+            f' finite: {self._leaves[leaf] if leaf >= 0 else "none"}; the last'
+            " good checkpoint stays; --config.nonfinite=skip leaves such steps"
+            ' out'
+        )
+    means = {k: sum(float(r[k]) for r in rows) / len(rows) for k in rows[-1]}
+    means['lr'] = float(rows[-1]['lr'])
+    self._progress.update(steps[-1], means, last=last)

@@ -1,0 +1,117 @@
+"""What one phase runs, built from its config without allocating anything.
+
+Shapes first, then shardings, then one jitted start straight into them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from bigtransfer import models, sharding, tasks
+from bigtransfer import state as state_lib
+from bigtransfer.optim import factory, schedules
+from bigtransfer.train_step import make_train_step
+
+
+class Program(NamedTuple):
+  """What one phase runs, built from its config without allocating."""
+
+  model: Any
+  tx: Any
+  step: Callable
+  abstract: state_lib.TrainState
+  init: Callable[[], state_lib.TrainState]
+  batch_sharding: Any
+
+
+class Phase(NamedTuple):
+  """One phase of a run.
+
+  Attributes:
+    name: of the phase.
+    config: resolved.
+    data: has `spec` ({name: (global shape, dtype)}), `train(config, step)`,
+      an iterator of this process's rows from that step of the phase on,
+      `evaluate(config)`, and `class_names`.
+    begin: the step of the run at which the phase starts.
+    program: what it runs.
+  """
+
+  name: str
+  config: Any
+  data: Any
+  begin: int
+  program: Program
+
+  @property
+  def end(self) -> int:
+    return self.begin + self.config.total_steps
+
+
+def build(
+    config: Any, spec: Any, mesh: jax.sharding.Mesh, begin: int = 0
+) -> Program:
+  """Builds model, optimizer and step.
+
+  Args:
+    config: resolved.
+    spec: {name: (global shape, dtype)} of a batch.
+    mesh: of all devices.
+    begin: the step of the run at which the schedule starts.
+
+  Raises:
+    ValueError: the config describes something that cannot be.
+  """
+  model = models.load(config.model.name).build(config.model)
+  task = tasks.build(config.task, config, model)
+  batch_spec = {
+      k: jax.ShapeDtypeStruct(shape, dtype)
+      for k, (shape, dtype) in spec.items()
+  }
+  tx, init = state_lib.initializer(
+      model,
+      functools.partial(factory.make, config),
+      batch_spec,
+      seed=config.seed,
+      with_ema=config.ema_decay is not None,
+  )
+  shapes = jax.eval_shape(init)
+  shardings = sharding.tree_shardings(shapes, mesh, config.sharding)
+  schedule = schedules.make(config, config.total_steps)
+  step = make_train_step(
+      task,
+      tx,
+      mesh=mesh,
+      accum_steps=config.accum_steps,
+      nonfinite=config.nonfinite,
+      ema_decay=config.ema_decay,
+      seed=config.seed,
+      learning_rate=lambda updates: schedule(updates - begin),
+      state_shardings=shardings,
+  )
+  abstract = jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      shardings,
+  )
+  init = jax.jit(init, out_shardings=shardings)
+  batch_sharding = sharding.batch_sharding(mesh)
+  return Program(model, tx, step, abstract, init, batch_sharding)
+
+
+def fresh_state(program, params, model_state, step) -> state_lib.TrainState:
+  """A state with these parameters and a new optimizer state."""
+
+  def start(params, model_state, step):
+    state = state_lib.create(
+        params,
+        program.tx,
+        model_state=model_state,
+        with_ema=bool(program.abstract.ema),
+    )
+    return state._replace(step=step)
+
+  shardings = jax.tree.map(lambda x: x.sharding, program.abstract)
+  return jax.jit(start, out_shardings=shardings)(params, model_state, step)

@@ -1,0 +1,212 @@
+"""The one training loop: phases of restore, step, log, save and evaluate.
+
+Order inside the loop is law: evaluate the state as it stands, save it, pull
+the next batch, step, log the step before. So a checkpoint of step k holds the
+state after k updates, everything up to k is in the metrics file before it is
+committed, and batch k is the first thing a resumed run reads.
+"""
+
+import bisect
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+
+from bigtransfer import checkpoint as checkpoint_lib
+from bigtransfer import evaluation, export, metrics, prefetch, trees
+from bigtransfer import program as program_lib
+from bigtransfer import state as state_lib
+from bigtransfer.program import Phase
+
+
+class Result(NamedTuple):
+  """How a run ended: 'done', 'stopped' (asked to) or 'finished' (before)."""
+
+  reason: str
+  step: int
+  evaluation: dict[str, float]
+
+
+def train(
+    phases: Sequence[Phase],
+    workdir: str,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = print,
+) -> Result:
+  """Runs the phases from wherever the workdir stands.
+
+  Args:
+    phases: in order; steps count on from one to the next.
+    workdir: an existing folder.
+    stop: asked before every step; true = save and return.
+    say: gets messages for the user.
+
+  Returns:
+    Why it ended, at which step, and the last evaluation.
+
+  Raises:
+    NonFiniteError: see `config.nonfinite`.
+    RuntimeError: a checkpoint could not be written.
+    MismatchError, FileNotFoundError: the workdir's checkpoint or `init_from`
+      do not fit the config.
+  """
+  config = phases[0].config
+  with (
+      checkpoint_lib.CheckpointManager(
+          os.path.join(workdir, 'checkpoints'), config.checkpoint
+      ) as manager,
+      metrics.MetricWriter(
+          workdir, manager.latest_step() or 0, tensorboard=config.tensorboard
+      ) as writer,
+  ):
+    run = _Run(phases, workdir, manager, writer, stop, say)
+    if run.finished():
+      return Result('finished', run.step, writer.evaluation)
+    ledger = metrics.Ledger(workdir)
+    ledger.write(
+        'start',
+        step=run.step,
+        devices=jax.device_count(),
+        device_kind=jax.devices()[0].device_kind,
+        processes=jax.process_count(),
+    )
+    reason = 'failed'
+    try:
+      reason = run.all_phases()
+      manager.wait()
+    finally:
+      ledger.write('stop', step=run.step, examples=run.examples, reason=reason)
+  return Result(reason, run.step, writer.evaluation)
+
+
+class _Run:
+  """The state of a run, on the host."""
+
+  def __init__(self, phases, workdir, manager, writer, stop, say):
+    self._phases, self._workdir = phases, workdir
+    self._manager, self._writer = manager, writer
+    self._stop, self._say = stop, say
+    self.step = self._saved = manager.latest_step() or 0
+    self.examples = 0
+    if self.step > phases[-1].end:
+      raise checkpoint_lib.MismatchError(
+          f'{workdir} has checkpoint {self.step}, but config.total_steps ends'
+          f' the run at {phases[-1].end}'
+      )
+
+  def finished(self) -> bool:
+    end = self._phases[-1].end
+    return self.step == end and self._writer.evaluated == end
+
+  def all_phases(self) -> str:
+    """Returns why it ended: 'done' or 'stopped'."""
+    # A checkpoint at a phase's end was made by that phase.
+    ends = [phase.end for phase in self._phases]
+    state = None
+    for phase in self._phases[bisect.bisect_left(ends, self.step) :]:
+      state = self._enter(phase, state)
+      if self.step < phase.end or phase is self._phases[-1]:
+        state, reason = self._loop(phase, state)
+        if reason == 'stopped':
+          return reason
+    return 'done'
+
+  def _enter(self, phase, state) -> state_lib.TrainState:
+    """The phase before, the workdir's checkpoint, `init_from`, or scratch."""
+    program, config = phase.program, phase.config
+    if state is not None:
+      return program_lib.fresh_state(
+          program, state.params, state.model_state, state.step
+      )
+    if self.step:
+      self._say(f'going on from step {self.step} of {self._workdir}')
+      return self._manager.restore(
+          program.abstract,
+          self.step,
+          reset_optimizer=program.tx if config.reset_optimizer else None,
+      )
+    state = program.init()
+    if config.init_from is None:
+      return state
+    params = export.initial_params(config.init_from, program.abstract.params)
+    self._say(f'starting from the parameters of {config.init_from}')
+    return program_lib.fresh_state(
+        program, params, state.model_state, state.step
+    )
+
+  def _loop(self, phase, state):
+    """Trains to the phase's end; returns state and 'done' or 'stopped'."""
+    config, program, begin = phase.config, phase.program, phase.begin
+    progress = metrics.Progress(
+        self._workdir,
+        self.step,
+        total=self._phases[-1].end,
+        batch_size=config.batch_size,
+        devices=jax.device_count(),
+    )
+    recorder = metrics.Recorder(
+        self._writer,
+        progress,
+        phase.name,
+        log_every=config.log_every,
+        nonfinite=config.nonfinite,
+        leaves=[path for path, _ in trees.flatten(program.abstract.params)],
+    )
+    evaluate = evaluation.evaluation(phase, self._workdir)
+    save_every = config.checkpoint.minutes and 60 * config.checkpoint.minutes
+    saved_at = time.monotonic()
+
+    def due(every):
+      return every and (self.step - begin) % every == 0 and self.step > begin
+
+    with (
+        contextlib.closing(progress),
+        contextlib.closing(
+            phase.data.train(config, self.step - begin)
+        ) as source,
+        prefetch.Prefetcher(source, program.batch_sharding) as batches,
+        jax.transfer_guard('disallow'),
+    ):
+      while True:
+        last, stopping = self.step == phase.end, self._stop()
+        if (
+            (last or due(config.eval_every))
+            and self._writer.evaluated != self.step
+            and not stopping
+        ):
+          recorder.flush(last=True)
+          with progress.pause():
+            values = evaluate(state)
+          self._writer.write(self.step, phase.name, 'eval', values)
+          self._say(summary(self.step, values))
+        if self.step != self._saved and (
+            last
+            or stopping
+            or due(config.checkpoint.every)
+            or (config.checkpoint.best_metric and self._evaluated_now())
+            or (save_every and time.monotonic() - saved_at > save_every)
+        ):
+          recorder.flush()
+          with progress.pause():
+            values = self._writer.evaluation if self._evaluated_now() else {}
+            self._manager.save(self.step, state, values)
+          self._saved, saved_at = self.step, time.monotonic()
+        if last or stopping:
+          return state, 'done' if last else 'stopped'
+        batch = next(batches)
+        state, values = program.step(state, batch)
+        self.step += 1
+        self.examples += config.batch_size
+        recorder.add(self.step, values)
+
+  def _evaluated_now(self) -> bool:
+    return self._writer.evaluated == self.step
+
+
+def summary(step: int, values: Mapping[str, float]) -> str:
+  parts = '  '.join(f'{name} {value:.4g}' for name, value in values.items())
+  return f'evaluation at step {step:,}: {parts}'

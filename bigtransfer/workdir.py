@@ -1,0 +1,117 @@
+"""The folder of a run: its config, its classes, and whether it fits.
+
+`config.json` holds the config as given, and per phase the resolved one and
+the size of its training set. `classes.json` maps labels to names.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from bigtransfer import config as config_lib
+
+
+def open_for(
+    path: str,
+    given: Any,
+    phases: Sequence[Any],
+) -> list[str]:
+  """Makes the folder, or checks that it holds this very experiment.
+
+  Args:
+    path: of the folder.
+    given: the config before it was resolved.
+    phases: with `name`, resolved `config` and `data`, whose `num_examples`
+      and `class_names` belong to the experiment.
+
+  Returns:
+    Changes to remark on: a different `total_steps`, which moves the schedule.
+
+  Raises:
+    ValueError: the folder is of another experiment; lists the differences.
+    OSError: it cannot be made or written.
+  """
+  os.makedirs(os.path.join(path, 'plots'), exist_ok=True)
+  record = {
+      'given': json.loads(config_lib.to_json(given)),
+      'phases': [
+          {
+              'name': phase.name,
+              'num_examples': phase.data.num_examples,
+              'config': json.loads(config_lib.to_json(phase.config)),
+          }
+          for phase in phases
+      ],
+  }
+  class_names = phases[-1].data.class_names
+  remarks = []
+  if os.path.exists(os.path.join(path, 'config.json')):
+    remarks = _compare(path, record, class_names)
+  _write(path, 'config.json', record)
+  _write(path, 'classes.json', class_names and list(class_names))
+  return remarks
+
+
+def _compare(path, record, class_names) -> list[str]:
+  old = _read(path, 'config.json')
+  lines = config_lib.differences(
+      config_lib.from_json(json.dumps(old['given'])),
+      config_lib.from_json(json.dumps(record['given'])),
+  )
+  remarks = []
+  for before, now in zip(old['phases'], record['phases'], strict=False):
+    for key in ('name', 'num_examples'):
+      if before[key] != now[key]:
+        lines.append(f'{key}: {before[key]!r} -> {now[key]!r}')
+    totals = [p['config']['total_steps'] for p in (before, now)]
+    if totals[0] != totals[1]:
+      remarks.append(
+          f'phase {now["name"]}: total_steps was {totals[0]} and is'
+          f' {totals[1]} now'
+      )
+  old_names = _read(path, 'classes.json')
+  if old_names != (class_names and list(class_names)):
+    lines.append(f'class names: {old_names!r} -> {class_names!r}')
+  if lines:
+    raise ValueError(
+        f'{path} is the workdir of another experiment ('
+        + '; '.join(lines)
+        + '); use another --workdir, or remove this one'
+    )
+  return remarks
+
+
+def load(path: str) -> dict[str, Any]:
+  """Reads the config of the last phase and the class names of a workdir.
+
+  Returns:
+    A dict with `config` (resolved), `class_names` and `phase`.
+
+  Raises:
+    FileNotFoundError: it is not a workdir.
+  """
+  if not os.path.exists(os.path.join(path, 'config.json')):
+    raise FileNotFoundError(f'{path!r} is not a workdir: it has no config.json')
+  phase = _read(path, 'config.json')['phases'][-1]
+  return {
+      'config': config_lib.from_json(json.dumps(phase['config'])),
+      'class_names': _read(path, 'classes.json'),
+      'phase': phase['name'],
+  }
+
+
+def _read(path, name):
+  with open(os.path.join(path, name)) as f:
+    return json.load(f)
+
+
+def _write(path, name, value):
+  """Replaces the file in one move: a kill leaves the old or the new one."""
+  final = os.path.join(path, name)
+  with open(final + '.new', 'w') as f:
+    json.dump(value, f, indent=2)
+    f.write('\n')
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(final + '.new', final)
