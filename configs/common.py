@@ -281,8 +281,7 @@ def smoke(config: f.Section) -> f.Section:
   config.eval_batch_size = 100
   config.total_steps = 3
   config.log_every = 1
-  config.eval_every = 0
-  config.checkpoint.every = 0
+  config.eval_every = config.checkpoint.every = 0
   config.checkpoint.keep_every = None
   config.schedule.warmup = 1
   if config.schedule.boundaries:
@@ -296,6 +295,5 @@ def smoke(config: f.Section) -> f.Section:
   config.data.path = None
   config.data.train_split = 'train[:64]'
   config.data.eval_split = 'test[:100]'
-  config.data.train_ops = 'value_range(-1, 1)'
-  config.data.eval_ops = 'value_range(-1, 1)'
+  config.data.train_ops = config.data.eval_ops = 'value_range(-1, 1)'
   return config

@@ -60,17 +60,20 @@ class Evaluator:
     # top_k breaks ties by index, so the first of the k is the argmax.
     correct = known & (top[:, 0] == label)
     in_top = known & jnp.any(top == label[:, None], axis=-1)
+    ones, hits, in_top = (
+        x.astype(jnp.int32) for x in (known, correct, in_top)
+    )
     new = {
         'loss': jnp.sum(jnp.where(known, loss, 0)),
-        'correct': jnp.sum(correct, dtype=jnp.int32),
-        'top_k': jnp.sum(in_top, dtype=jnp.int32),
-        'num_examples': jnp.sum(known, dtype=jnp.int32),
-        'images': jnp.zeros_like(totals['images']).at[label].add(known),
-        'hits': jnp.zeros_like(totals['hits']).at[label].add(correct),
+        'correct': jnp.sum(hits),
+        'top_k': jnp.sum(in_top),
+        'num_examples': jnp.sum(ones),
+        'images': jnp.zeros_like(totals['images']).at[label].add(ones),
+        'hits': jnp.zeros_like(totals['hits']).at[label].add(hits),
     }
     if 'confusion' in totals:
       zeros = jnp.zeros_like(totals['confusion'])
-      new['confusion'] = zeros.at[label, top[:, 0]].add(known)
+      new['confusion'] = zeros.at[label, top[:, 0]].add(ones)
     return jax.tree.map(jnp.add, totals, new)
 
   def run(self, params: Any, model_state: Any) -> dict[str, float]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bigtransfer.tasks import mixing
+from bigtransfer import mixing
 
 
 def cross_entropy(name: str, logits: jax.Array, targets: jax.Array):
@@ -57,7 +57,7 @@ class Task:
     hit = jnp.argmax(logits, axis=-1) == jnp.argmax(target, axis=-1)
     # Selected, not multiplied: a padded row may hold anything.
     loss_sum = jnp.sum(jnp.where(mask > 0, mask * loss, 0))
-    metrics = {'accuracy': (jnp.sum(mask * hit), weight_sum)}
+    metrics = {'accuracy': (jnp.sum(jnp.where(hit, mask, 0)), weight_sum)}
     return loss_sum, weight_sum, metrics, model_state
 
 

@@ -1,0 +1,131 @@
+"""Loading, resolving and comparing configs."""
+
+import ml_collections
+import pytest
+
+from bigtransfer import config as config_lib
+from configs import common
+
+
+@pytest.mark.parametrize(
+    'duration, expected',
+    [
+        (300, 300),
+        (0, 0),
+        ('300 steps', 300),
+        ('1 step', 1),
+        ('2 epochs', 20),  # 2 * 1005 / 100 = 20.1
+        ('2.5 epochs', 25),
+        ('50000 examples', 500),
+        ('10%', 100),
+        ('0%', 0),
+        ('0.001 epochs', 1),  # More than nothing was asked for.
+    ],
+)
+def test_durations(duration, expected):
+  got = config_lib.steps(
+      duration, batch_size=100, num_examples=1005, total_steps=1000
+  )
+  assert got == expected and isinstance(got, int)
+
+
+def test_durations_without_what_they_refer_to():
+  with pytest.raises(ValueError, match='training set'):
+    config_lib.steps('1 epoch', batch_size=1)
+  config = common.base()
+  config.total_steps = '10%'
+  with pytest.raises(ValueError, match="total_steps='10%'"):
+    config_lib.resolve(config, 100)
+
+
+def test_resolve_gives_steps_and_the_scaled_rate():
+  config = common.base()
+  config.batch_size = 512
+  config.total_steps = '4 epochs'
+  config.schedule.warmup = '10%'
+  config.schedule.boundaries = ('1 epoch', 30)
+  config.checkpoint.keep_every = '1 epoch'
+  config.optimizer.learning_rate = 0.1
+  config.optimizer.batch_rule = 'linear'
+  c = config_lib.resolve(config, 5120)
+  assert (c.total_steps, c.schedule.warmup) == (40, 4)
+  assert c.schedule.boundaries == (10, 30)
+  assert c.checkpoint.keep_every == 10
+  assert c.optimizer.learning_rate == pytest.approx(0.2)
+  assert config.optimizer.learning_rate == 0.1  # The given one is as it was.
+  assert c.is_locked
+
+
+def test_phases_are_copies_with_their_overrides():
+  config = common.base()
+  config.phases = (
+      {'name': 'short', 'total_steps': 10},
+      {'name': 'long', 'optimizer.learning_rate': 1, 'batch_size': 7},
+  )
+  (a, short), (b, long) = config_lib.phases(config)
+  assert (a, b) == ('short', 'long')
+  assert (short.total_steps, short.batch_size) == (10, 128)
+  assert (long.optimizer.learning_rate, long.batch_size) == (1.0, 7)
+  assert config.batch_size == 128
+  [(name, only)] = config_lib.phases(common.base())
+  assert name == 'train' and only.phases == ()
+
+
+@pytest.mark.parametrize(
+    'phases, message',
+    [
+        (({'total_steps': 3},), 'name of its own'),
+        (({'name': 'a'}, {'name': 'a'}), 'name of its own'),
+        (({'name': 'a', 'totl_steps': 3},), 'did you mean total_steps'),
+        (({'name': 'a', 'batch_size': 'x'},), 'batch_size must be int'),
+        (3, 'must be a tuple'),
+    ],
+)
+def test_impossible_phases_are_refused(phases, message):
+  config = common.base()
+  config.phases = phases
+  with pytest.raises(
+      (ValueError, TypeError, KeyError, AttributeError), match=message
+  ):
+    config_lib.phases(config)
+
+
+def test_json_keeps_tuples_and_none():
+  config = ml_collections.ConfigDict(
+      {'a': (), 'b': ((1, 2), (3, 4)), 'c': {'d': {'e': None}}, 'f': 1e-4}
+  )
+  again = config_lib.from_json(config_lib.to_json(config))
+  assert again.to_dict() == config.to_dict()
+  assert isinstance(again.b[0], tuple)
+  with pytest.raises(TypeError, match=r'config.a\[1\] is a set'):
+    config_lib.to_json(ml_collections.ConfigDict({'a': (1, {2})}))
+
+
+def test_differences_are_named_but_free_ones_are_not():
+  def of(batch, log, keep):
+    config = common.base()
+    config.batch_size, config.log_every = batch, log
+    config.checkpoint.keep = keep
+    config.optimizer.momentum = batch / 1000
+    return ml_collections.ConfigDict(config.to_dict())
+
+  lines = config_lib.differences(of(100, 1, 1), of(200, 2, 2))
+  assert lines == ['batch_size: 100 -> 200', 'optimizer.momentum: 0.1 -> 0.2']
+
+
+def test_load(tmp_path):
+  path = tmp_path / 'recipe.py'
+  with pytest.raises(FileNotFoundError, match='recipe.py'):
+    config_lib.load(str(path))
+  path.write_text('x = 1\n')
+  with pytest.raises(ValueError, match='get_config'):
+    config_lib.load(str(path))
+  path.write_text(
+      'from configs import common\n'
+      'def get_config(arg):\n'
+      '  c = common.base()\n'
+      "  c.seed = common.parse_arg(arg, seed=1)['seed']\n"
+      '  return c\n'
+  )
+  config = config_lib.load(f'{path}:seed=5', [('batch_size', '64')])
+  assert (config.seed, config.batch_size) == (5, 64)

@@ -1,0 +1,115 @@
+"""Files of a run: whole lines, in order, unchanged by a resume."""
+
+import io
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from bigtransfer import metrics
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_resume_keeps_what_was_written_byte_for_byte(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  with metrics.MetricWriter(str(tmp_path), 0) as writer:
+    for step in range(1, 8):
+      writer.write(step, 'train', 'train', {'loss': 1 / step})
+      if step == 5:
+        writer.write(5, 'train', 'eval', {'accuracy': 0.5})
+  whole = path.read_bytes()
+  path.write_bytes(whole + b'{"step": 8, "phase": "tr')  # Killed here.
+  with metrics.MetricWriter(str(tmp_path), 5) as writer:
+    assert (writer.evaluated, writer.evaluation) == (5, {'accuracy': 0.5})
+    assert path.read_bytes() == b''.join(whole.splitlines(True)[:6])
+    for step in (6, 7):
+      writer.write(step, 'train', 'train', {'loss': 1 / step})
+  assert path.read_bytes() == whole
+
+
+def test_a_resume_before_the_evaluation_evaluates_again(tmp_path):
+  with metrics.MetricWriter(str(tmp_path), 0) as writer:
+    writer.write(4, 'train', 'train', {})
+    writer.write(5, 'train', 'eval', {})
+  with metrics.MetricWriter(str(tmp_path), 4) as writer:
+    assert writer.evaluated is None
+
+
+def recorder(tmp_path, writer, **kwargs):
+  progress = metrics.Progress(
+      str(tmp_path), 0, total=10, batch_size=8, devices=2, out=io.StringIO()
+  )
+  defaults = dict(log_every=2, nonfinite='stop', leaves=['a/kernel', 'b'])
+  return metrics.Recorder(writer, progress, 'train', **defaults | kwargs)
+
+
+def values(loss, skipped=0, leaf=-1):
+  row = dict(loss=loss, grad_norm=1, lr=0.1, skipped=skipped,
+             nonfinite_leaf=leaf)
+  return {k: jnp.float32(v) for k, v in row.items()}
+
+
+def test_metrics_come_one_interval_late_and_each_step_once(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  with metrics.MetricWriter(str(tmp_path), 0) as writer:
+    record = recorder(tmp_path, writer)
+    for step in range(1, 6):
+      record.add(step, values(step))
+      writer.flush()
+      # Steps 1 and 2 are waited for when step 4 has been sent off.
+      assert len(lines_of(path)) == (2 if step >= 4 else 0)
+    record.flush()
+    rows = lines_of(path)
+  assert [r['step'] for r in rows] == [1, 2, 3, 4, 5]
+  assert [r['values']['loss'] for r in rows] == [1, 2, 3, 4, 5]
+  assert {(r['phase'], r['kind']) for r in rows} == {('train', 'train')}
+
+
+def test_a_value_that_is_not_finite_ends_the_run_by_name(tmp_path):
+  with metrics.MetricWriter(str(tmp_path), 0) as writer:
+    record = recorder(tmp_path, writer)
+    record.add(1, values(1))
+    record.add(2, values(float('nan'), skipped=1, leaf=1))
+    record.add(3, values(1, skipped=1))
+    with pytest.raises(
+        metrics.NonFiniteError, match='step 2: loss nan.*finite: b;'
+    ):
+      record.flush()
+    assert [r['step'] for r in lines_of(tmp_path / 'metrics.jsonl')] == [1, 2]
+  with metrics.MetricWriter(str(tmp_path), 0) as writer:
+    record = recorder(tmp_path, writer, nonfinite='skip')
+    record.add(1, values(float('nan'), skipped=1))
+    record.add(2, values(1, skipped=1))
+    record.flush()
+    assert len(lines_of(tmp_path / 'metrics.jsonl')) == 2
+
+
+def test_the_progress_line_has_rate_eta_and_metrics(tmp_path, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(metrics.time, 'monotonic', lambda: now[0])
+  out = io.StringIO()
+  progress = metrics.Progress(
+      str(tmp_path), 0, total=100, batch_size=8, devices=2, out=out
+  )
+  now[0] = 5.0
+  with progress.pause():
+    now[0] = 7.0  # Two seconds that the rate leaves out.
+  progress.update(10, {'loss': 0.5, 'accuracy': 0.25, 'lr': 0.1})
+  progress.close()
+  assert out.getvalue() == (
+      'step 10/100  loss 0.5  accuracy 0.25  lr 0.1  16 examples/s'
+      ' (8/device)  ETA 0:00:45\n'
+  )
+  assert lines_of(tmp_path / 'timing.jsonl') == [
+      {'step': 10, 'examples_per_second': 16.0}
+  ]
+
+
+def test_the_ledger_only_grows(tmp_path):
+  for event in ('start', 'stop'):
+    metrics.Ledger(str(tmp_path)).write(event, step=3)
+  rows = lines_of(tmp_path / 'ledger.jsonl')
+  assert [(r['event'], r['step']) for r in rows] == [('start', 3), ('stop', 3)]

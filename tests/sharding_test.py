@@ -1,0 +1,199 @@
+"""Placement rules, on eight devices."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bigtransfer import mesh as mesh_lib
+from bigtransfer import sharding, trees
+
+
+class State(NamedTuple):
+  step: Any
+  params: Any
+  model_state: Any
+  opt_state: Any
+  ema: Any
+  skipped: Any
+
+
+def mesh(data=-1, model=1):
+  return mesh_lib.make(ml_collections.ConfigDict(dict(data=data, model=model)))
+
+
+def section(rules, opt_state_rules=(), fsdp_min_size=16):
+  return ml_collections.ConfigDict(
+    dict(
+      rules=rules,
+      opt_state_rules=opt_state_rules,
+      fsdp_min_size=fsdp_min_size,
+    )
+  )
+
+
+def specs_of(shapes, rules, on=None, **kwargs):
+  """Returns path -> PartitionSpec of parameters of these shapes."""
+  tree = {
+    path: jax.ShapeDtypeStruct(shape, jnp.float32)
+    for path, shape in shapes.items()
+  }
+  on = mesh() if on is None else on
+  placed = sharding.tree_shardings(tree, on, section(rules, **kwargs))
+  assert all(s.mesh == on for s in placed.values())
+  return {path: s.spec for path, s in placed.items()}
+
+
+def state_of(tx):
+  params = {
+    'conv': {'kernel': jnp.ones((3, 16)), 'bias': jnp.ones(16)},
+    'kernel': jnp.ones((16, 4)),
+    'head': {'kernel': jnp.ones((16, 4))},
+  }
+
+  def init():
+    return State(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      model_state={'conv': {'kernel': jnp.ones((3, 16))}},
+      opt_state=tx.init(params),
+      ema=jax.tree.map(jnp.copy, params),
+      skipped=jnp.zeros((), jnp.int32),
+    )
+
+  return init
+
+
+def state_specs(tx, config):
+  shapes = jax.eval_shape(state_of(tx))
+  placed = sharding.tree_shardings(shapes, mesh(), config)
+  assert jax.tree.structure(placed) == jax.tree.structure(shapes)
+  return {path: s.spec for path, s in trees.flatten(placed)}
+
+
+@pytest.mark.parametrize(
+  ('shape', 'spec'),
+  [
+    ((64, 8), P('data', None)),
+    ((3, 3, 16, 64), P(None, None, None, 'data')),
+    ((8, 9), P('data', None)),
+    ((24, 16, 16), P('data', None, None)),
+    ((7, 16, 16), P(None, None, 'data')),
+    ((15,), P()),
+    ((16,), P('data')),
+  ],
+)
+def test_fsdp_splits_the_largest_dimension_that_divides(shape, spec):
+  assert specs_of({'w': shape}, (('.*', 'fsdp'),)) == {'w': spec}
+
+
+def test_tuples_place_dimensions_and_first_match_wins():
+  specs = specs_of(
+    {'qkv': (8, 4, 6), 'out': (6, 8), 'bias': (6,)},
+    (('qkv', ('data', 'model', None)), ('out', 'fsdp'), ('.*', 'replicate')),
+    on=mesh(4, 2),
+  )
+  assert specs == {
+    'qkv': P('data', 'model', None),
+    'out': P(None, 'data'),
+    'bias': P(),
+  }
+
+
+@pytest.mark.parametrize(
+  ('rules', 'message'),
+  [
+    ((('.*', 'fsdp'),), r"'w' of shape \(9, 7\): the data axis of size 8"),
+    ((('.*', ('data',)),), r"1 entries, but 'w' of shape \(9, 7\) has 2"),
+    ((('.*', ('data', None)),), r"'w'.*'data' of size 8.*not divide 9"),
+    ((('.*', ('expert', None)),), r"'expert'.*accepted: the mesh axes"),
+    ((('.*', ('data', 'data')),), r'each at most once'),
+    ((('.*', 'shard'),), r"'shard' for 'w'; accepted: 'replicate', 'fsdp'"),
+    ((('x', 'fsdp'), ('.*', 'replicate')), r"rules: \['x'\] decide no path"),
+    ((('x', 'fsdp'),), r"sharding.rules: no rule matches 'w'"),
+  ],
+)
+def test_rules_that_cannot_be_followed_are_refused(rules, message):
+  with pytest.raises(ValueError, match=message):
+    specs_of({'w': (9, 7)}, rules)
+
+
+@pytest.mark.parametrize('name', ['adam', 'momentum'])
+def test_moments_and_average_follow_their_parameter(name):
+  tx = dict(adam=optax.adam(0.1), momentum=optax.sgd(0.1, 0.9))[name]
+  rules = (
+    ('kernel', ('data', None)),
+    ('conv/.*', 'fsdp'),
+    ('.*', 'replicate'),
+  )
+  specs = state_specs(tx, section(rules))
+  expected = {
+    'conv/kernel': P(None, 'data'),
+    'conv/bias': P('data'),
+    'kernel': P('data', None),
+    'head/kernel': P(),
+  }
+  fields = ('params', 'ema', 'opt_state/0/mu', 'opt_state/0/nu')
+  if name == 'momentum':
+    fields = ('params', 'ema', 'opt_state/0/trace')
+  for field in fields:
+    for path, spec in expected.items():
+      assert specs.pop(f'{field}/{path}') == spec, (field, path)
+  assert set(specs) >= {'step', 'skipped', 'model_state/conv/kernel'}
+  assert set(specs.values()) == {P()}
+
+
+def test_zero_1_splits_moments_only():
+  config = section((('.*', 'replicate'),), opt_state_rules=(('.*', 'fsdp'),))
+  specs = state_specs(optax.adam(0.1), config)
+  assert specs['opt_state/0/mu/head/kernel'] == P('data', None)
+  assert specs['opt_state/0/nu/conv/kernel'] == P(None, 'data')
+  assert specs['opt_state/0/count'] == P()
+  for path, spec in specs.items():
+    if not path.startswith('opt_state'):
+      assert spec == P(), path
+
+
+def test_dead_rules_for_moments_name_their_field():
+  config = section((('.*', 'replicate'),), (('x', 'fsdp'), ('.*', 'fsdp')))
+  with pytest.raises(ValueError, match=r"opt_state_rules: \['x'\]"):
+    state_specs(optax.adam(0.1), config)
+
+
+def test_leaves_shaped_unlike_their_parameter_are_replicated():
+  tx = optax.GradientTransformation(
+    lambda params: jax.tree.map(lambda p: jnp.ones(p.shape[0]), params),
+    lambda updates, state, params=None: (updates, state),
+  )
+  specs = state_specs(tx, section((('.*', 'fsdp'),)))
+  assert specs['params/head/kernel'] == P('data', None)
+  assert specs['opt_state/head/kernel'] == P()
+  assert specs['opt_state/conv/bias'] == P('data')
+
+
+def test_the_state_is_created_straight_into_its_shards():
+  init = state_of(optax.adam(0.1))
+  placed = sharding.tree_shardings(
+    jax.eval_shape(init), mesh(), section((('.*', 'fsdp'),))
+  )
+  state = jax.jit(init, out_shardings=placed)()
+  moment = state.opt_state[0].mu['head']['kernel']
+  assert {s.data.shape for s in moment.addressable_shards} == {(2, 4)}
+
+
+def test_dropout_differs_on_every_shard_and_equals_one_device():
+  def dropout(x):
+    kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+    return jnp.where(kept, x, 0)
+
+  x = np.ones((8, 64), np.float32)
+  rows = jax.device_put(x, sharding.batch_sharding(mesh()))
+  assert {s.data.shape for s in rows.addressable_shards} == {(1, 64)}
+  dropped = np.asarray(jax.jit(dropout)(rows))
+  np.testing.assert_array_equal(dropped, jax.jit(dropout)(x))
+  assert len(np.unique(dropped, axis=0)) == 8

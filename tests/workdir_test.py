@@ -1,0 +1,76 @@
+"""A workdir belongs to one experiment."""
+
+import types
+
+import pytest
+
+from bigtransfer import config as config_lib
+from bigtransfer import workdir
+from configs import common
+
+
+def phases_of(config, num_examples=100, class_names=('a', 'b')):
+  data = types.SimpleNamespace(
+      num_examples=num_examples, class_names=class_names
+  )
+  return [
+      types.SimpleNamespace(
+          name=name, config=config_lib.resolve(given, num_examples), data=data
+      )
+      for name, given in config_lib.phases(config)
+  ]
+
+
+def test_it_can_be_opened_again_and_read(tmp_path):
+  config = common.base()
+  assert workdir.open_for(str(tmp_path), config, phases_of(config)) == []
+  config.log_every = 7
+  config.checkpoint.keep = 9
+  assert workdir.open_for(str(tmp_path), config, phases_of(config)) == []
+  run = workdir.load(str(tmp_path))
+  assert run['config'].log_every == 7
+  assert run['config'].optimizer.decay_rules == (
+      ('.*/kernel', 1.0), ('.*', 0.0)
+  )
+  assert run['class_names'] == ['a', 'b'] and run['phase'] == 'train'
+
+
+def test_another_experiment_is_refused_with_its_differences(tmp_path):
+  config = common.base()
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  config.batch_size = 4
+  config.model.variant = 'R101x1'
+  before = (tmp_path / 'config.json').read_bytes()
+  with pytest.raises(ValueError) as e:
+    workdir.open_for(str(tmp_path), config, phases_of(config))
+  assert 'batch_size: 128 -> 4' in str(e.value)
+  assert "model.variant: 'R50x1' -> 'R101x1'" in str(e.value)
+  assert (tmp_path / 'config.json').read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(num_examples=101), 'num_examples: 100 -> 101'),
+        (dict(class_names=('a', 'c')), 'class names'),
+    ],
+)
+def test_other_data_is_another_experiment(tmp_path, change, message):
+  config = common.base()
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  with pytest.raises(ValueError, match=message):
+    workdir.open_for(str(tmp_path), config, phases_of(config, **change))
+
+
+def test_a_longer_run_is_remarked_on(tmp_path):
+  config = common.base()
+  config.total_steps = 10
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  config.total_steps = 20
+  [remark] = workdir.open_for(str(tmp_path), config, phases_of(config))
+  assert 'was 10 and is 20' in remark
+
+
+def test_what_is_no_workdir_is_named(tmp_path):
+  with pytest.raises(FileNotFoundError, match='no config.json'):
+    workdir.load(str(tmp_path))
