@@ -18,6 +18,8 @@ from etils import epath
 from bigtransfer import retention, trees
 from bigtransfer.state import TrainState
 
+PARTS = ('params', 'model_state', 'opt_state', 'ema', 'progress')
+
 
 class MismatchError(ValueError):
   """A checkpoint does not fit what it is to be restored into."""
@@ -50,6 +52,9 @@ class CheckpointManager:
     self._config = config
     self._manager = ocp.CheckpointManager(
         directory,
+        item_handlers={
+            part: ocp.StandardCheckpointHandler() for part in PARTS
+        },
         options=ocp.CheckpointManagerOptions(
             # Only makes Orbax store the metrics; retention ranks them.
             best_fn=lambda metrics: 0.0,
@@ -206,8 +211,19 @@ def restore_params(
         f'{directory} has no checkpoint {"" if step is None else step}'
         f' (it has {steps})'
     )
-  folder = epath.Path(os.path.abspath(directory)) / str(step or steps[-1])
-  item = folder / 'ema' if (folder / 'ema').exists() else folder / 'params'
+  step = step or steps[-1]
+  item = epath.Path(directory) / str(step) / 'ema'
+  part = 'ema' if item.exists() else 'params'
+  return restore_part(directory, step, part, abstract), step
+
+
+def restore_part(
+    directory: str, step: int, part: str, abstract: Any = None
+) -> Any:
+  """Restores one part of a checkpoint, {} if the state had none; see above."""
+  item = epath.Path(os.path.abspath(directory)) / str(step) / part
+  if not item.exists():
+    return {}
   with ocp.StandardCheckpointer() as checkpointer:
     found = checkpointer.metadata(item).item_metadata.tree
     if abstract is None:
@@ -218,7 +234,7 @@ def restore_params(
       )
     elif problem := mismatch(found, abstract):
       raise MismatchError(f'{item} {problem}: it is of another model')
-    return checkpointer.restore(item, abstract), int(folder.name)
+    return checkpointer.restore(item, abstract)
 
 
 def _parts(state: TrainState) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -118,6 +118,29 @@ class Ledger:
     stamp = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     with open(self._path, 'a') as f:
       f.write(json.dumps({'event': event, 'time': stamp, **fields}) + '\n')
+
+
+class BadImages:
+  """`bad_images.txt`: every example that was skipped, once, as it is met."""
+
+  def __init__(self, workdir: str, say: Callable[[str], None]):
+    self._path, self._say = os.path.join(workdir, 'bad_images.txt'), say
+    self._known = set()
+    if os.path.exists(self._path):
+      with open(self._path) as f:
+        self._known = set(f.read().splitlines())
+
+  def note(self, bad: Sequence[tuple[int, str]]):
+    """Takes (id, where) pairs, with or without those of earlier calls."""
+    new = {where for _, where in bad} - self._known
+    if new:
+      with open(self._path, 'a') as f:
+        f.writelines(f'{where}\n' for where in sorted(new))
+      self._known |= new
+      self._say(
+          f'skipped {len(self._known)} bad images so far, listed in'
+          f' {self._path}'
+      )
 
 
 class Progress:

@@ -9,10 +9,14 @@ import jax
 
 
 def to_mesh(batch: dict[str, Any], sharding: jax.sharding.Sharding):
-  """Makes global arrays of this process's rows of a global batch."""
+  """Makes global arrays of this process's rows of a global batch.
+
+  `id` stays on the host: it is int64 and nothing on the devices reads it.
+  """
   return {
       k: jax.make_array_from_process_local_data(sharding, v)
       for k, v in batch.items()
+      if k != 'id'
   }
 
 

@@ -69,6 +69,7 @@ def build(
   batch_spec = {
       k: jax.ShapeDtypeStruct(shape, dtype)
       for k, (shape, dtype) in spec.items()
+      if k != 'id'  # It stays on the host, see prefetch.py.
   }
   tx, init = state_lib.initializer(
       model,

@@ -90,6 +90,7 @@ class _Run:
     self._phases, self._workdir = phases, workdir
     self._manager, self._writer = manager, writer
     self._stop, self._say = stop, say
+    self._bad_images = metrics.BadImages(workdir, say)
     self.step = self._saved = manager.latest_step() or 0
     self.examples = 0
     if self.step > phases[-1].end:
@@ -195,6 +196,7 @@ class _Run:
             values = self._writer.evaluation if self._evaluated_now() else {}
             self._manager.save(self.step, state, values)
           self._saved, saved_at = self.step, time.monotonic()
+          self._bad_images.note(source.bad)
         if last or stopping:
           return state, 'done' if last else 'stopped'
         batch = next(batches)

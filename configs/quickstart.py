@@ -30,7 +30,7 @@ def get_config(arg=None):
 
   c.data.source = 'embedded'
   c.data.name = 'fashion_mnist'
-  c.data.train_ops = 'value_range(-1, 1)|pad(2)|random_crop(28)|flip_lr'
+  c.data.train_ops = 'pad(2)|random_crop(28)|flip_lr|value_range(-1, 1)'
   c.data.eval_ops = 'value_range(-1, 1)'
 
   c.checkpoint.best_metric = 'accuracy'

@@ -1,0 +1,216 @@
+"""Declares every config key with its default, kind and meaning."""
+
+from configs import fields as f
+
+
+def run(c):
+  c.declare('task', 'classification', f.string(),
+            'Objective: a module of bigtransfer/tasks.')
+  c.declare('seed', 0, f.integer(0),
+            'Seed of initialisation, data order, augmentation and dropout.')
+  c.declare('batch_size', 128, f.integer(1),
+            'Examples per step over all devices and accumulation steps.')
+  c.declare('eval_batch_size', None, f.optional(f.integer(1)),
+            'Examples per evaluation step over all devices, rounded up to a'
+            ' multiple of them; None = batch_size.')
+  c.declare('accum_steps', 1, f.integer(1),
+            'Micro-batches that one step is split into, to save memory. The'
+            ' result does not depend on it.')
+  c.declare('total_steps', '10 epochs', f.duration(), 'Length of the run.')
+  c.declare('log_every', 50, f.duration(), 'Between progress lines; every step'
+            ' is in metrics.jsonl all the same.')
+  c.declare('eval_every', '1 epoch', f.duration(),
+            'Between evaluations; 0 = only at the end.')
+  c.declare('ema_decay', None, f.optional(f.number(0)),
+            'Decay of the moving average of the parameters, which is then'
+            ' evaluated and exported; None = no average.')
+  c.declare('clip_norm', None, f.optional(f.number(0)),
+            'Largest global gradient norm; None = no clipping.')
+  c.declare('nonfinite', 'stop', f.choice('stop', 'skip'),
+            'On a NaN or infinite loss or gradient: stop, the last good'
+            ' checkpoint stays; or leave the update out and count it.')
+  c.declare('platform', None, f.optional(f.choice('cpu', 'gpu', 'tpu')),
+            'The run fails at once if this is not what JAX finds; None ='
+            ' whatever is there.')
+  c.declare('init_from', None, f.optional(f.string()),
+            'Parameters to start from: a workdir, a checkpoint folder or an'
+            ' exported .safetensors file. A checkpoint of this workdir wins.')
+  c.declare('reset_optimizer', False, f.boolean(),
+            'Resume with parameters and step, but a new optimizer state.')
+  c.declare('eval_only', False, f.boolean(),
+            'Evaluate the newest checkpoint and stop.')
+  c.declare('print_plan', False, f.boolean(),
+            'Print the resolved config and schedule and stop.')
+  c.declare('phases', (), f.anything(
+      "tuple of dicts such as {'name': 'long', 'total_steps': 100}"),
+            'Phases run in order in one workdir, each a name and the dotted'
+            ' keys that differ; () = one phase named train.')
+  c.declare('evaluators', ('classification',), f.tuple_of(
+      f.string(), repeated=True), 'Modules of bigtransfer/evaluators to run.')
+  c.declare('tensorboard', False, f.boolean(),
+            'Write TensorBoard event files too.')
+  c.declare('compilation_cache', '~/.cache/bigtransfer/xla',
+            f.optional(f.string()),
+            'Folder that keeps compiled steps between runs; None = off.')
+
+
+def model(m):
+  m.declare('name', 'bit', f.string(), 'A module of bigtransfer/models.')
+  m.declare('variant', 'R50x1', f.string(),
+            "'R<depth>x<width>', depth 26, 50, 101, 152 or 200.")
+  m.declare('blocks', (), f.tuple_of(f.integer(1), repeated=True),
+            "Units per stage in place of the depth's, for small networks.")
+  m.declare('root_width', 64, f.integer(1), 'Channels of the root at width x1.')
+  m.declare('stem', 'imagenet', f.choice('imagenet', 'small'),
+            "'imagenet': 7x7 stride 2 and max-pool; 'small': 3x3 stride 1,"
+            ' for images of about 28 to 64 pixels.')
+  m.declare('num_classes', None, f.optional(f.integer(0)),
+            'Outputs of the head; None = from the data, 0 = no head.')
+  m.declare('head_bias_init', 0.0, f.number(),
+            'Initial head bias; -10 suits the sigmoid loss on 21k classes.')
+  m.declare('dtype', 'float32', f.choice('float32', 'bfloat16'),
+            'Compute type. Parameters and statistics are float32 always.')
+  m.declare('remat', 'none', f.choice('none', 'stage', 'unit'),
+            'What is computed again in the backward pass to save memory.')
+  m.declare('norm', 'gn', f.choice('gn', 'bn', 'ln', 'in', 'none'),
+            'Group, batch, layer, instance or no normalization.')
+  m.declare('num_groups', 32, f.integer(1), 'Groups of group normalization.')
+  m.declare('bn_group_size', 0, f.integer(0),
+            'Examples that share batch statistics; 0 = the whole batch.')
+  m.declare('weight_standardization', True, f.boolean(),
+            'Standardize every convolution kernel.')
+
+
+def optimizer(o):
+  o.declare('name', 'sgd', f.choice('sgd', 'adam', 'adamw'), 'The update rule.')
+  o.declare('learning_rate', 0.03, f.number(0),
+            'Peak rate at base_batch_size; batch_rule scales it.')
+  o.declare('batch_rule', 'constant', f.choice('constant', 'linear', 'sqrt'),
+            'How the rate follows batch_size / base_batch_size.')
+  o.declare('base_batch_size', 256, f.integer(1),
+            'The batch that learning_rate is meant for.')
+  o.declare('momentum', 0.9, f.number(0), 'Of sgd.')
+  o.declare('nesterov', False, f.boolean(), 'Nesterov momentum in sgd.')
+  o.declare('b1', 0.9, f.number(0), 'Decay of the first moment of adam(w).')
+  o.declare('b2', 0.999, f.number(0), 'Decay of the second moment of adam(w).')
+  o.declare('eps', 1e-8, f.number(0), 'Added to the root of the second moment.')
+  o.declare('weight_decay', 0.0, f.number(0), 'Strength; see decay.')
+  o.declare('decay', None, f.optional(
+      f.choice('coupled', 'decoupled', 'independent')),
+            "'coupled': L2, added to the gradient; 'decoupled': lr * decay *"
+            " weight; 'independent': lr / peak * decay * weight; None ="
+            ' coupled for sgd and adam, decoupled for adamw.')
+  o.declare('moment_dtype', 'float32', f.choice('float32', 'bfloat16'),
+            'Type of the momentum and of the first moment.')
+  o.declare('decay_rules', (('.*/kernel', 1.0), ('.*', 0.0)),
+            f.rules(f.number(0)), 'Multiplier of decay by parameter path.')
+  o.declare('lr_rules', (('.*', 1.0),), f.rules(f.number(0)),
+            'Multiplier of the rate by parameter path; 0 = frozen.')
+
+
+def schedule(s):
+  s.declare('name', 'cosine',
+            f.choice('cosine', 'linear', 'polynomial', 'stair', 'rsqrt',
+                   'constant'), 'Shape after the warm-up.')
+  s.declare('warmup', 0, f.duration(), 'Linear warm-up from 0; 0 = full rate'
+            ' at once.')
+  s.declare('power', 1.0, f.number(0), 'Of the polynomial.')
+  s.declare('end', 0.0, f.number(0), 'Final rate as a fraction of the peak.')
+  s.declare('decay_from', 'warmup', f.choice('warmup', 'zero'),
+            "Start of the polynomial's clock: 'zero' counts the warm-up too,"
+            ' as BERT does, so that the rate jumps where the warm-up ends.')
+  s.declare('boundaries', (), f.tuple_of(f.duration(), repeated=True),
+            'Steps after which the stair falls.')
+  s.declare('factor', 0.1, f.number(0), 'What each stair multiplies by.')
+  s.declare('timescale', 10000, f.duration(), 'Of rsqrt.')
+
+
+def data(d):
+  d.declare('source', 'embedded',
+            f.choice('embedded', 'folder', 'csv', 'tfds', 'tfrecord'),
+            'Kind of source.')
+  d.declare('name', 'fashion_mnist', f.string(),
+            'Which embedded set or TFDS builder.')
+  d.declare('path', None, f.optional(f.string()),
+            "Folder of 'folder' and 'csv' (<split>.csv), data_dir of 'tfds',"
+            " folder of 'tfrecord', whose splits are patterns of files.")
+  d.declare('train_split', 'train', f.string(), 'Split to train on.')
+  d.declare('eval_split', 'test', f.string(), 'Split to evaluate on.')
+  d.declare('train_ops', 'value_range(-1, 1)', f.string(),
+            'Preprocessing of training examples, see input_pipeline/ops.py.')
+  d.declare('eval_ops', 'value_range(-1, 1)', f.string(),
+            'Preprocessing for evaluation and prediction.')
+  d.declare('bad_images', 'stop', f.choice('stop', 'skip'),
+            'An image that cannot be decoded stops the run and is named, or'
+            ' is left out, counted and listed.')
+  d.declare('allow_empty_classes', False, f.boolean(),
+            'A class folder without images keeps its index.')
+  d.declare('cache', 'none', f.choice('none', 'raw'),
+            'Keep encoded examples in memory after they are first read.')
+  d.declare('shuffle_buffer', 10000, f.integer(1),
+            'Examples in the shuffle window of streaming sources.')
+  d.declare('lanes', 0, f.integer(0),
+            'Parallel sequences of a streaming source; divides batch_size'
+            ' and is divisible by the number of processes; 0 ='
+            ' gcd(batch_size, 64). Another number is another order.')
+  d.declare('threads', 0, f.integer(0), 'Reader threads; 0 = one per core.')
+  d.declare('prefetch', 2, f.integer(1), 'Batches made ahead.')
+  records = d.section('tfrecord', 'Features of a tf.train.Example.')
+  records.declare('num_classes', 1000, f.integer(1), 'Labels lie below it.')
+  records.declare('image_key', 'image/encoded', f.string(), 'Encoded image.')
+  records.declare('label_key', 'image/class/label', f.string(), 'int64 label.')
+  records.declare('label_offset', 0, f.integer(),
+                  "Added to each label: -1 for ImageNet's 1..1000.")
+
+
+def task(c):
+  c.section('loss', 'The classification loss.')
+  c.loss.declare('name', 'softmax', f.choice('softmax', 'sigmoid'),
+                 'Cross-entropy over classes, or one per class, summed.')
+  c.loss.declare('label_smoothing', 0.0, f.number(0),
+                 'Share of the target spread over all classes.')
+  c.section('augment', 'Mixing of examples, on the devices.')
+  c.augment.declare('mixup_alpha', 0.0, f.number(0),
+                    'Beta parameter of MixUp; 0 = off.')
+  c.augment.declare('cutmix_alpha', 0.0, f.number(0),
+                    'Beta parameter of CutMix; 0 = off.')
+  c.section('classification', 'The evaluator of that name.')
+  c.classification.declare('top_k', 5, f.integer(1),
+                           'top_<k> is reported; at most the class count.')
+
+
+def checkpoint(k):
+  k.declare('every', '1 epoch', f.duration(), 'Between saves; 0 = last only.')
+  k.declare('minutes', None, f.optional(f.number(0)),
+            'Save also when so much time has passed since the last save.')
+  k.declare('keep', 2, f.optional(f.integer(1)),
+            'Newest checkpoints that stay; None = all.')
+  k.declare('keep_every', None, f.optional(f.duration()),
+            'Checkpoints at multiples of this stay for ever.')
+  k.declare('best_metric', None, f.optional(f.string()),
+            'Evaluation metric whose best checkpoint stays too.')
+  k.declare('best_mode', 'max', f.choice('max', 'min'),
+            'Which end of best_metric is good.')
+
+
+def devices(c):
+  c.section('mesh', 'How devices are arranged; -1 = what remains.')
+  c.mesh.declare('data', -1, f.integer(-1), 'Devices along the batch.')
+  c.mesh.declare('model', 1, f.integer(-1), 'Devices along the parameters.')
+  c.section('sharding', 'How the state is laid over the mesh.')
+  spec = f.anything("'replicate', 'fsdp' or a tuple of axes and None")
+  c.sharding.declare('rules', (('.*', 'replicate'),), f.rules(spec),
+                     'Layout by parameter path.')
+  c.sharding.declare('opt_state_rules', (), f.rules(spec),
+                     'Layout of optimizer moments; () = as the parameter.')
+  c.sharding.declare('fsdp_min_size', 2**20, f.integer(0),
+                     'Elements below which fsdp replicates.')
+  c.section('distributed', 'Several processes.')
+  c.distributed.declare('initialize', False, f.boolean(),
+                        'Call jax.distributed.initialize.')
+  c.distributed.declare('coordinator_address', None, f.optional(f.string()),
+                        'host:port of process 0; None = found by JAX.')
+  c.distributed.declare('num_processes', None, f.optional(f.integer(1)),
+                        'None = found by JAX.')
+  c.distributed.declare('process_id', None, f.optional(f.integer(0)),
+                        'None = found by JAX.')
