@@ -19,10 +19,9 @@ def evaluation(phase: Phase, workdir: str) -> Callable[[Any], dict[str, float]]:
     )[0]
 
   def batches():
-    with prefetch.Prefetcher(
+    return prefetch.Prefetcher(
         iter(phase.data.evaluate(phase.config)), phase.program.batch_sharding
-    ) as on_mesh:
-      yield from on_mesh
+    )
 
   running = [
       evaluators.load(name)(

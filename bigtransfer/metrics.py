@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 
 class JsonLines:
@@ -214,16 +215,17 @@ class Recorder:
       *,
       log_every: int,
       nonfinite: str,
+      names: Sequence[str],
       leaves: Sequence[str],
   ):
-    """Args beyond the obvious: `leaves` are the parameter paths in order."""
+    """`names` of the metrics and `leaves`, the parameter paths, in order."""
     self._writer, self._progress, self._phase = writer, progress, phase
     self._log_every, self._stop = max(log_every, 1), nonfinite == 'stop'
-    self._leaves = leaves
+    self._names, self._leaves = names, leaves
     self._running, self._waiting = [], []
 
-  def add(self, step: int, values: Mapping[str, jax.Array]):
-    """Takes the metrics of `step`, which may still be computing."""
+  def add(self, step: int, values: jax.Array):
+    """Takes the metric vector of `step`, which may still be computing."""
     self._running.append((step, values))
     if step % self._log_every == 0:
       self._write(self._waiting)
@@ -238,10 +240,9 @@ class Recorder:
   def _write(self, group, *, last=False):
     if not group:
       return
-    steps = [step for step, _ in group]
-    rows = jax.device_get([values for _, values in group])
-    for step, row in zip(steps, rows, strict=True):
-      row = {k: float(v) for k, v in row.items()}
+    rows = np.stack(jax.device_get([values for _, values in group]))
+    for (step, _), numbers in zip(group, rows.tolist(), strict=True):
+      row = dict(zip(self._names, numbers, strict=True))
       leaf = int(row.pop('nonfinite_leaf'))
       self._writer.write(step, self._phase, 'train', row)
       if self._stop and row['skipped']:
@@ -250,9 +251,9 @@ class Recorder:
             f'step {step}: loss {row["loss"]:g}, gradient norm'
             f' {row["grad_norm"]:g}, first parameter whose gradient is not'
             f' finite: {self._leaves[leaf] if leaf >= 0 else "none"}; the last'
-            " good checkpoint stays; --config.nonfinite=skip leaves such steps"
+            ' good checkpoint stays; --config.nonfinite=skip leaves such steps'
             ' out'
         )
-    means = {k: sum(float(r[k]) for r in rows) / len(rows) for k in rows[-1]}
-    means['lr'] = float(rows[-1]['lr'])
-    self._progress.update(steps[-1], means, last=last)
+    means = dict(zip(self._names, rows.mean(0).tolist(), strict=True))
+    means['lr'] = row['lr']
+    self._progress.update(step, means, last=last)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from bigtransfer import models, sharding, tasks
 from bigtransfer import state as state_lib
@@ -16,11 +17,16 @@ from bigtransfer.train_step import make_train_step
 
 
 class Program(NamedTuple):
-  """What one phase runs, built from its config without allocating."""
+  """What one phase runs, built from its config without allocating.
+
+  `step` returns the metrics as one vector in the order of `metric_names`: a
+  step of a tiny model is short enough to notice eight arrays instead of one.
+  """
 
   model: Any
   tx: Any
-  step: Callable
+  step: Callable[[Any, Any], tuple[Any, jax.Array]]
+  metric_names: tuple[str, ...]
   abstract: state_lib.TrainState
   init: Callable[[], state_lib.TrainState]
   batch_sharding: Any
@@ -92,14 +98,26 @@ def build(
       learning_rate=lambda updates: schedule(updates - begin),
       state_shardings=shardings,
   )
+  names = tuple(sorted(jax.eval_shape(step, shapes, batch_spec)[1]))
+
+  def packed_step(state, batch):
+    state, values = step(state, batch)
+    return state, jnp.stack([values[name] for name in names])
+
   abstract = jax.tree.map(
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
       shapes,
       shardings,
   )
-  init = jax.jit(init, out_shardings=shardings)
-  batch_sharding = sharding.batch_sharding(mesh)
-  return Program(model, tx, step, abstract, init, batch_sharding)
+  return Program(
+      model=model,
+      tx=tx,
+      step=jax.jit(packed_step, donate_argnums=0),
+      metric_names=names,
+      abstract=abstract,
+      init=jax.jit(init, out_shardings=shardings),
+      batch_sharding=sharding.batch_sharding(mesh),
+  )
 
 
 def fresh_state(program, params, model_state, step) -> state_lib.TrainState:

@@ -155,6 +155,7 @@ class _Run:
         phase.name,
         log_every=config.log_every,
         nonfinite=config.nonfinite,
+        names=program.metric_names,
         leaves=[path for path, _ in trees.flatten(program.abstract.params)],
     )
     evaluate = evaluation.evaluation(phase, self._workdir)
@@ -169,9 +170,9 @@ class _Run:
         contextlib.closing(
             phase.data.train(config, self.step - begin)
         ) as source,
-        prefetch.Prefetcher(source, program.batch_sharding) as batches,
         jax.transfer_guard('disallow'),
     ):
+      batches = prefetch.Prefetcher(source, program.batch_sharding)
       while True:
         last, stopping = self.step == phase.end, self._stop()
         if (

@@ -15,62 +15,62 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # Top-level modules that each folder may import besides the standard library.
 ALLOWED = {
-  'configs': {'configs', 'ml_collections'},
-  'launch': {'configs', 'launch'},
-  'input_pipeline': {
-    'absl',
-    'array_record',
-    'etils',
-    'input_pipeline',
-    'numpy',
-    'tensorflow',
-    'tensorflow_datasets',
-    'tokenizers',
-    'tqdm',
-  },
-  'bigtransfer': {
-    'absl',
-    'bigtransfer',
-    'etils',
-    'jax',
-    'matplotlib',
-    'ml_collections',
-    'numpy',
-    'optax',
-    'orbax',
-    'safetensors',
-    'tensorboardX',
-    'tqdm',
-  },
+    'configs': {'configs', 'ml_collections'},
+    'launch': {'configs', 'launch'},
+    'input_pipeline': {
+        'absl',
+        'array_record',
+        'etils',
+        'input_pipeline',
+        'numpy',
+        'tensorflow',
+        'tensorflow_datasets',
+        'tokenizers',
+        'tqdm',
+    },
+    'bigtransfer': {
+        'absl',
+        'bigtransfer',
+        'etils',
+        'jax',
+        'matplotlib',
+        'ml_collections',
+        'numpy',
+        'optax',
+        'orbax',
+        'safetensors',
+        'tensorboardX',
+        'tqdm',
+    },
 }
 
 # More that single files and folders may import.
 GRANTS = {
-  'bigtransfer/models/': {'flax'},
-  'bigtransfer/main.py': {'input_pipeline'},
-  'bigtransfer/predict.py': {'input_pipeline'},
+    'bigtransfer/models/': {'flax'},
+    'bigtransfer/main.py': {'input_pipeline'},
+    'bigtransfer/predict.py': {'input_pipeline'},
 }
 
 # Modules of bigtransfer, lowest first: each imports from lower rows, and from
 # its own folder. This way no cycle is possible, and a part is read and tested
 # without what stands above it.
 LEVELS = (
-  {'mesh', 'mixing', 'retention', 'trees'},
-  {'models', 'optim', 'sharding'},
-  {'config', 'pretrained', 'state', 'tasks'},
-  {
-    'checkpoint',
-    'evaluators',
-    'metrics',
-    'prefetch',
-    'report',
-    'train_step',
-    'workdir',
-  },
-  {'export', 'program'},
-  {'evaluation'},
-  {'train'},
-  {'main', 'plan', 'predict'},
+    {'__init__', 'mesh', 'mixing', 'retention', 'trees'},
+    {'models', 'optim', 'sharding'},
+    {'config', 'pretrained', 'state', 'tasks'},
+    {
+        'checkpoint',
+        'evaluators',
+        'metrics',
+        'prefetch',
+        'report',
+        'train_step',
+        'workdir',
+    },
+    {'export', 'program'},
+    {'evaluation'},
+    {'train'},
+    {'main', 'plan', 'predict'},
 )
 
 MODULE_LINES = 300
@@ -91,9 +91,15 @@ def imported_names(tree):
       yield from (f'{base}.{alias.name}' for alias in node.names)
 
 
+def own_module(path):
+  """Returns the module or folder right under bigtransfer that `path` is of."""
+  return path.split('/')[1].removesuffix('.py')
+
+
 def level(module):
-  """Returns the row of a module of bigtransfer in LEVELS, or None."""
-  return next((i for i, row in enumerate(LEVELS) if module in row), None)
+  """Returns the row of a module of bigtransfer; the last if it has none."""
+  rows = [i for i, row in enumerate(LEVELS) if module in row]
+  return rows[0] if rows else len(LEVELS)
 
 
 def edge_problem(path, name):
@@ -106,11 +112,7 @@ def edge_problem(path, name):
   if top not in allowed:
     return f'may not import {name}'
   if top == 'bigtransfer' and path.startswith('bigtransfer/'):
-    source = path.split('/')[1].removesuffix('.py')
-    target = rest.split('.')[0]
-    for module in (source, target):
-      if level(module) is None:
-        return f'bigtransfer.{module} has no place in LEVELS'
+    source, target = own_module(path), rest.split('.')[0]
     if source != target and level(target) >= level(source):
       return f'is not above {name}'
   return None
@@ -176,6 +178,8 @@ def problems(path, source):
     edges = (edge_problem(path, name) for name in imported_names(tree))
     found += [edge for edge in edges if edge]
     found += config_problems(tree)
+  if folder == 'bigtransfer' and level(own_module(path)) == len(LEVELS):
+    found.append('has no place in LEVELS')
   if folder in SIZED:
     found += size_problems(path, source, tree)
   return [f'{path} {problem}' for problem in found]
@@ -199,9 +203,9 @@ def test_the_project_keeps_the_rules():
 
 def test_every_folder_of_modules_is_installed():
   folders = {
-    path.rpartition('/')[0].replace('/', '.')
-    for path in files()
-    if path.startswith(('bigtransfer/', 'input_pipeline/'))
+      path.rpartition('/')[0].replace('/', '.')
+      for path in files()
+      if path.startswith(('bigtransfer/', 'input_pipeline/'))
   }
   packages = setuptools.find_packages(ROOT, include=['bigtransfer*', 'input*'])
   assert folders == set(packages)
@@ -212,77 +216,93 @@ NESTED = 'def f():\n' + '  def g():\n' + '    x = 1\n' * 50 + '  y = 1\n' * 50
 
 
 @pytest.mark.parametrize(
-  ('path', 'source', 'problem'),
-  [
-    ('configs/a.py', 'import jax', 'may not import jax'),
-    ('configs/a.py', 'from bigtransfer import trees', 'may not import'),
-    ('launch/a.py', 'import numpy as np', 'may not import numpy'),
-    (
-      'launch/a.py',
-      'import ml_collections',
-      'may not import ml_collections',
-    ),
-    (
-      'input_pipeline/a.py',
-      'import jax.numpy as jnp',
-      'may not import jax',
-    ),
-    ('input_pipeline/a.py', 'from configs import common', 'may not import'),
-    (
-      'bigtransfer/tasks/a.py',
-      'import tensorflow',
-      'may not import tensor',
-    ),
-    (
-      'bigtransfer/train.py',
-      'import input_pipeline',
-      'may not import input',
-    ),
-    (
-      'bigtransfer/main.py',
-      'import configs.common',
-      'may not import configs',
-    ),
-    ('bigtransfer/tasks/a.py', 'import flax', 'may not import flax'),
-    ('bigtransfer/modelsx.py', 'import flax.linen', 'may not import flax'),
-    (
-      'bigtransfer/state.py',
-      'def f():\n  import flax',
-      'may not import flax',
-    ),
-    (
-      'bigtransfer/state.py',
-      'from . import trees',
-      'may not import ..trees',
-    ),
-    (
-      'bigtransfer/trees.py',
-      'from bigtransfer import mesh',
-      'is not above',
-    ),
-    ('bigtransfer/tasks/a.py', 'import bigtransfer.train', 'is not above'),
-    (
-      'bigtransfer/optim/a.py',
-      'from bigtransfer.models import bit',
-      'above',
-    ),
-    ('bigtransfer/new.py', 'from bigtransfer import trees', 'no place'),
-    ('bigtransfer/main.py', 'from bigtransfer import attic', 'no place'),
-    ('bigtransfer/a.py', 'config.get("key", 1)', 'line 1: read config.key'),
-    ('bigtransfer/a.py', 'self.config.model.get("key")', 'read config.key'),
-    ('bigtransfer/a.py', 'model_config["a"].get("key")', 'read config.key'),
-    ('configs/a.py', 'getattr(config, "key", 1)', 'read config.key'),
-    ('bigtransfer/a.py', NESTED + '  y = 1\n' * 10, 'f() has 61 lines'),
-    ('bigtransfer/a.py', LONG, 'f() has 61 lines, more than 60'),
-    ('benchmarks/a.py', 'x = 1\n' * 301, 'has 301 lines, more than 300'),
-    (
-      'bigtransfer/train.py',
-      LONG.replace('f()', '_loop()') + '  x = 1\n' * 90,
-      '_loop() has 151 lines, more than 150',
-    ),
-    ('bigtransfer/utils.py', '', 'is named for nothing'),
-    ('tests/common.py', '', 'is named for nothing'),
-  ],
+    ('path', 'source', 'problem'),
+    [
+        ('configs/a.py', 'import jax', 'may not import jax'),
+        ('configs/a.py', 'from bigtransfer import trees', 'may not import'),
+        ('launch/a.py', 'import numpy as np', 'may not import numpy'),
+        (
+            'launch/a.py',
+            'import ml_collections',
+            'may not import ml_collections',
+        ),
+        (
+            'input_pipeline/a.py',
+            'import jax.numpy as jnp',
+            'may not import jax',
+        ),
+        ('input_pipeline/a.py', 'from configs import common', 'may not import'),
+        (
+            'bigtransfer/tasks/a.py',
+            'import tensorflow',
+            'may not import tensor',
+        ),
+        (
+            'bigtransfer/train.py',
+            'import input_pipeline',
+            'may not import input',
+        ),
+        (
+            'bigtransfer/main.py',
+            'import configs.common',
+            'may not import configs',
+        ),
+        ('bigtransfer/tasks/a.py', 'import flax', 'may not import flax'),
+        ('bigtransfer/train.py', 'import flax.linen', 'may not import flax'),
+        (
+            'bigtransfer/state.py',
+            'def f():\n  import flax',
+            'may not import flax',
+        ),
+        (
+            'bigtransfer/state.py',
+            'from . import trees',
+            'may not import ..trees',
+        ),
+        (
+            'bigtransfer/trees.py',
+            'from bigtransfer import mesh',
+            'is not above',
+        ),
+        ('bigtransfer/tasks/a.py', 'import bigtransfer.train', 'is not above'),
+        (
+            'bigtransfer/optim/a.py',
+            'from bigtransfer.models import bit',
+            'above',
+        ),
+        ('bigtransfer/new.py', '', 'no place'),
+        (
+            'bigtransfer/main.py',
+            'from bigtransfer import attic',
+            'is not above',
+        ),
+        (
+            'bigtransfer/state.py',
+            'config.get("key", 1)',
+            'line 1: read config.key',
+        ),
+        (
+            'bigtransfer/state.py',
+            'self.config.model.get("key")',
+            'read config.key',
+        ),
+        (
+            'bigtransfer/state.py',
+            'model_config["a"].get("key")',
+            'read config.key',
+        ),
+        ('configs/a.py', 'getattr(config, "key", 1)', 'read config.key'),
+        ('bigtransfer/state.py', NESTED + '  y = 1\n' * 10, 'f() has 61 lines'),
+        ('bigtransfer/state.py', LONG, 'f() has 61 lines, more than 60'),
+        ('benchmarks/a.py', 'x = 1\n' * 301, 'has 301 lines, more than 300'),
+        (
+            'bigtransfer/train.py',
+            LONG.replace('f()', '_loop()') + '  x = 1\n' * 90,
+            '_loop() has 151 lines, more than 150',
+        ),
+        ('input_pipeline/utils.py', '', 'is named for nothing'),
+        ('tests/common.py', '', 'is named for nothing'),
+    ],
 )
 def test_broken_rules_are_found(path, source, problem):
   found = problems(path, source)
@@ -291,20 +311,20 @@ def test_broken_rules_are_found(path, source, problem):
 
 
 @pytest.mark.parametrize(
-  ('path', 'source'),
-  [
-    ('configs/common.py', 'import re\nimport ml_collections'),
-    ('launch/a.py', 'import json\nfrom configs import common'),
-    ('input_pipeline/a.py', 'import tensorflow as tf\nimport numpy as np'),
-    ('bigtransfer/models/bit.py', 'import flax.linen as nn'),
-    ('bigtransfer/models/bit.py', 'from bigtransfer.models import layers'),
-    ('bigtransfer/state.py', 'from bigtransfer.optim import factory'),
-    ('bigtransfer/predict.py', 'from input_pipeline import pipeline'),
-    ('bigtransfer/a.py', NESTED),
-    ('bigtransfer/train.py', LONG.replace('f()', '_loop()')),
-    ('bigtransfer/a.py', 'table.get("key")\ngetattr(config, "key")'),
-    ('tests/a_test.py', 'import flax\nimport tensorflow'),
-  ],
+    ('path', 'source'),
+    [
+        ('configs/common.py', 'import re\nimport ml_collections'),
+        ('launch/a.py', 'import json\nfrom configs import common'),
+        ('input_pipeline/a.py', 'import tensorflow as tf\nimport numpy as np'),
+        ('bigtransfer/models/bit.py', 'import flax.linen as nn'),
+        ('bigtransfer/models/bit.py', 'from bigtransfer.models import layers'),
+        ('bigtransfer/state.py', 'from bigtransfer.optim import factory'),
+        ('bigtransfer/predict.py', 'from input_pipeline import pipeline'),
+        ('bigtransfer/state.py', NESTED),
+        ('bigtransfer/train.py', LONG.replace('f()', '_loop()')),
+        ('bigtransfer/state.py', 'table.get("key")\ngetattr(config, "key")'),
+        ('tests/a_test.py', 'import flax\nimport tensorflow'),
+    ],
 )
 def test_kept_rules_are_not_found(path, source):
   assert not problems(path, source)

@@ -42,14 +42,17 @@ def recorder(tmp_path, writer, **kwargs):
   progress = metrics.Progress(
       str(tmp_path), 0, total=10, batch_size=8, devices=2, out=io.StringIO()
   )
-  defaults = dict(log_every=2, nonfinite='stop', leaves=['a/kernel', 'b'])
+  defaults = dict(
+      log_every=2, nonfinite='stop', names=NAMES, leaves=['a/kernel', 'b']
+  )
   return metrics.Recorder(writer, progress, 'train', **defaults | kwargs)
 
 
+NAMES = ('grad_norm', 'loss', 'lr', 'nonfinite_leaf', 'skipped')
+
+
 def values(loss, skipped=0, leaf=-1):
-  row = dict(loss=loss, grad_norm=1, lr=0.1, skipped=skipped,
-             nonfinite_leaf=leaf)
-  return {k: jnp.float32(v) for k, v in row.items()}
+  return jnp.float32([1, loss, 0.1, leaf, skipped])
 
 
 def test_metrics_come_one_interval_late_and_each_step_once(tmp_path):

@@ -1,0 +1,142 @@
+"""Killed at any step and run again, a run ends as if nothing had happened."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bigtransfer import checkpoint
+from input_pipeline import order
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 12
+ARGUMENTS = [
+    '--config=configs/quickstart.py:smoke',
+    f'--config.total_steps={STEPS}',
+    '--config.batch_size=64',
+    '--config.log_every=3',
+    '--config.eval_every=5',
+    '--config.checkpoint.every=5',
+    '--config.ema_decay=0.9',
+    '--config.data.train_ops=pad(2)|random_crop(28)|flip_lr|value_range(-1,1)',
+    '--config.augment.mixup_alpha=0.2',
+]
+# Killed before the first save, while a save is under way, at the last step;
+# and stopped politely in between.
+FAULTS = ['kill@1', 'kill@6', 'term@8', 'kill@12', 'none']
+
+
+def start(workdir, fault, *extra):
+  environment = dict(os.environ, JAX_NUM_CPU_DEVICES='2', JAX_PLATFORMS='cpu')
+  return subprocess.run(
+      [sys.executable, 'tests/e2e/main_with_faults.py', fault,
+       f'{workdir}.ids', *ARGUMENTS, f'--workdir={workdir}', *extra],
+      cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+  )
+
+
+def records(path):
+  return [json.loads(line) for line in pathlib.Path(path).read_text()
+          .splitlines()]
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """An unbroken run and one that met every fault in turn."""
+  folder = tmp_path_factory.mktemp('runs')
+  whole = start(folder / 'whole', 'none')
+  assert whole.returncode == 0, whole.stderr
+  broken = [start(folder / 'broken', fault) for fault in FAULTS]
+  return folder, whole, broken
+
+
+def test_exit_codes_say_what_happened(runs):
+  _, _, broken = runs
+  want = {'kill': -9, 'term': 75, 'none': 0}
+  for fault, run in zip(FAULTS, broken, strict=True):
+    assert run.returncode == want[fault.partition('@')[0]], run.stderr
+  assert 'stopped and saved at step 8' in broken[2].stdout
+  assert 'going on from step 8' in broken[3].stdout
+
+
+def test_metrics_are_the_same_byte_for_byte(runs):
+  folder, _, _ = runs
+  whole = (folder / 'whole' / 'metrics.jsonl').read_bytes()
+  assert (folder / 'broken' / 'metrics.jsonl').read_bytes() == whole
+  rows = records(folder / 'whole' / 'metrics.jsonl')
+  train = [r['step'] for r in rows if r['kind'] == 'train']
+  assert train == list(range(1, STEPS + 1))
+  assert [r['step'] for r in rows if r['kind'] == 'eval'] == [5, 10, 12]
+  assert rows[-1]['values']['num_examples'] == 2000
+  # The rate of step k is that of update k: warm-up 1, so full at step 2.
+  rates = [r['values']['lr'] for r in rows if r['kind'] == 'train']
+  assert rates[0] == 0 and rates[1] == pytest.approx(max(rates))
+
+
+def test_parameters_are_the_same_bit_for_bit(runs):
+  folder, _, _ = runs
+  for part in ('params', 'ema', 'opt_state', 'progress'):
+    a, b = (
+        checkpoint.restore_part(str(folder / name / 'checkpoints'), STEPS, part)
+        for name in ('whole', 'broken')
+    )
+    assert str(a.keys()) == str(b.keys())
+    for path, leaf in checkpoint.trees.flatten(a):
+      other = dict(checkpoint.trees.flatten(b))[path]
+      np.testing.assert_array_equal(leaf, other, err_msg=f'{part}/{path}')
+
+
+def test_every_start_reads_the_same_examples_at_the_same_steps(runs):
+  folder, _, _ = runs
+  for name in ('whole', 'broken'):
+    seen = records(f'{folder / name}.ids')
+    assert {r['step'] for r in seen} >= set(range(STEPS))
+    for r in seen:
+      want = order.ids_at(r['step'], num_examples=10_000, batch_size=64, seed=0)
+      assert r['ids'] == want.tolist()
+
+
+def test_the_ledger_tells_the_story(runs):
+  folder, _, _ = runs
+  rows = records(folder / 'broken' / 'ledger.jsonl')
+  starts = [r['step'] for r in rows if r['event'] == 'start']
+  # A kill may come before or after the save under way is complete.
+  for step, possible in zip(
+      starts, [{0}, {0}, {0, 5}, {8}, {8, 10}], strict=True
+  ):
+    assert step in possible, starts
+  assert [(r['step'], r['reason']) for r in rows if r['event'] == 'stop'] == [
+      (8, 'stopped'), (12, 'done')
+  ]
+
+
+def test_a_finished_run_does_nothing(runs):
+  folder, _, _ = runs
+  before = (folder / 'whole' / 'metrics.jsonl').read_bytes()
+  again = start(folder / 'whole', 'none')
+  assert again.returncode == 0, again.stderr
+  assert 'already finished at step 12; nothing to do' in again.stdout
+  assert (folder / 'whole' / 'metrics.jsonl').read_bytes() == before
+
+
+def test_one_device_continues_what_two_began(runs, tmp_path):
+  """The numbers differ in the last bits only, the examples not at all."""
+  folder, _, _ = runs
+  stopped = start(tmp_path / 'run', 'term@7')
+  assert stopped.returncode == 75, stopped.stderr
+  environment = dict(os.environ, JAX_NUM_CPU_DEVICES='1', JAX_PLATFORMS='cpu')
+  done = subprocess.run(
+      [sys.executable, '-m', 'bigtransfer.main', *ARGUMENTS,
+       f'--workdir={tmp_path / "run"}', '--config.accum_steps=2'],
+      cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+  )
+  assert done.returncode == 0, done.stderr
+  whole = records(folder / 'whole' / 'metrics.jsonl')
+  other = records(tmp_path / 'run' / 'metrics.jsonl')
+  for a, b in zip(whole, other, strict=True):
+    assert (a['step'], a['kind']) == (b['step'], b['kind'])
+    assert a['values']['loss'] == pytest.approx(b['values']['loss'], rel=1e-5)
