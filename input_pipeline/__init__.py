@@ -1,0 +1,1 @@
+"""Host input: which example comes when, read, decoded, augmented, batched."""

@@ -1,0 +1,137 @@
+"""The tf.data graphs behind pipeline.py: order -> read -> decode -> batch.
+
+Rows come first: {'id', 'record', 'bits'}, what to read and the random bits to
+augment it with. Examples are made of them: {'id', 'image', 'label', 'mask'}.
+"""
+
+import os
+
+import numpy as np
+
+from input_pipeline import lanes, noise, order
+from input_pipeline.host import as_it_is, tf
+
+# Rows of a random-access source are ordered and looked up so many at once, and
+# small arrays augmented: enough to hide the cost of a call, few enough to stay
+# in the processor's cache.
+_CHUNK = 64
+
+
+def train_rows(source, *, draws, batch_size, seed, start_step, process, stream):
+  """Returns the endless rows of this process from `start_step` on.
+
+  `process` is (index, count). `stream` is (lanes, shuffle window) for a
+  streaming source. Rows of a random-access source come in chunks.
+  """
+  local = order.local_size(batch_size, *process)
+  if source.streaming:
+    return lanes.train_rows(
+      source, draws=draws, batch_size=batch_size, seed=seed,
+      start_step=start_step, process=process, count=stream[0], window=stream[1],
+    )  # fmt: skip
+  first = process[0] * local
+
+  @as_it_is
+  def chunk(start):
+    row = start + tf.range(_CHUNK, dtype=tf.int64)
+    positions = row // local * batch_size + first + row % local
+    ids, epochs = order.shuffled(positions, num_examples=len(source), seed=seed)
+    return _fetched(source, ids, noise.draw(seed, epochs, ids, draws))
+
+  rows = tf.data.Dataset.range(
+    start_step * local, np.iinfo(np.int64).max, _CHUNK
+  )
+  return rows.map(chunk)
+
+
+def eval_rows(source, *, draws, batch_size, process):
+  """Returns this process's rows and their number; over all, each example once.
+
+  A random-access source deals out global batches as in training, a streaming
+  one gives a stretch to each process.
+  """
+  index, count = process
+  local = order.local_size(batch_size, index, count)
+  if source.streaming:
+    low, high = (i * len(source) // count for i in (index, index + 1))
+    return lanes.eval_rows(source, low, high, draws=draws), high - low
+  ids = np.arange(len(source))
+  ids = ids[ids % batch_size // local == index]
+
+  @as_it_is
+  def chunk(ids):
+    bits = noise.draw(0, tf.zeros_like(ids), ids, draws)
+    return _fetched(source, ids, bits)
+
+  rows = tf.data.Dataset.from_tensor_slices(ids).batch(_CHUNK)
+  return rows.map(chunk), len(ids)
+
+
+def batches(source, rows, chain, *, size, skip, threads):
+  """Returns batches of `size` examples, the last of which may be smaller.
+
+  With `skip` an example that cannot be read becomes zeros with mask 0.
+  """
+
+  @as_it_is
+  def one(row):
+    example = source.parse(row['record'])
+    return _example(row, example, chain.one(example['image'], row['bits']))
+
+  @as_it_is
+  def many(row):
+    image = chain.many(row['record']['image'], row['bits'])
+    return _example(row, row['record'], image)
+
+  threads = threads or _cores()
+  if chain.batched and source.features['image'].dtype != tf.string:
+    data = rows.map(many, threads).rebatch(size)
+  else:
+    rows = rows if source.streaming else rows.unbatch()
+    data = _guarded(rows, one, threads) if skip else rows.map(one, threads)
+    data = data.batch(size)
+  return data.with_options(_options(threads))
+
+
+def _fetched(source, ids, bits):
+  return {'id': ids, 'record': source.fetch(ids), 'bits': bits}
+
+
+def _example(row, example, image):
+  label = example['label']
+  return {
+    'id': row['id'],
+    'image': image,
+    'label': tf.maximum(label, 0),
+    'mask': tf.cast(label >= 0, tf.float32),
+  }
+
+
+def _guarded(rows, one, threads):
+  """Maps `one` over `rows`; where it fails stand zeros with the row's id."""
+
+  def guard(row):
+    row = tf.data.Dataset.from_tensors(row)
+    good = row.map(one)
+    zeros = tf.nest.map_structure(
+      lambda spec: tf.zeros(spec.shape, spec.dtype), good.element_spec
+    )
+    bad = row.map(lambda row: {**zeros, 'id': row['id']})
+    return good.ignore_errors().concatenate(bad).take(1)
+
+  return rows.interleave(guard, threads, 1, threads)
+
+
+def _options(threads):
+  options = tf.data.Options()
+  options.deterministic = True
+  options.autotune.enabled = False
+  options.threading.private_threadpool_size = threads
+  options.threading.max_intra_op_parallelism = 1
+  return options
+
+
+def _cores():
+  if hasattr(os, 'sched_getaffinity'):  # Linux: the cores of this process.
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()

@@ -1,0 +1,90 @@
+"""The mini-language of operations: 'decode|resize(256)|central_crop(224)'.
+
+Names are separated by |, arguments are Python literals. Parsed once, before
+any data is read.
+"""
+
+import ast
+import difflib
+import inspect
+
+from input_pipeline import decode, image_ops
+from input_pipeline.host import tf
+
+REGISTRY = {
+  make.__name__: make
+  for make in (
+    decode.decode,
+    decode.decode_inception_crop,
+    image_ops.central_crop,
+    image_ops.flip_lr,
+    image_ops.inception_crop,
+    image_ops.pad,
+    image_ops.random_crop,
+    image_ops.resize,
+    image_ops.resize_small,
+    image_ops.value_range,
+  )
+}
+
+
+class Chain:
+  """The parsed operations, run one after the other.
+
+  Attributes:
+    text: what was parsed.
+    draws: how many random bits per example `one` and `many` take.
+    batched: whether `many` exists.
+  """
+
+  def __init__(self, text):
+    """Raises ValueError naming an unknown operation or a wrong argument."""
+    self.text = text
+    self._ops = [_parse(item) for item in text.split('|') if text]
+    self.draws = sum(op.draws for op in self._ops)
+    self.batched = all(op.many for op in self._ops)
+
+  def one(self, image, bits):
+    """Returns float32 [h, w, c] from one image or encoded string."""
+    return self._run([op.one for op in self._ops], image, bits)
+
+  def many(self, images, bits):
+    """Returns float32 [b, h, w, c] from images [b, h, w, c]."""
+    return self._run([op.many for op in self._ops], images, bits)
+
+  def _run(self, functions, image, bits):
+    at = 0
+    for function, op in zip(functions, self._ops, strict=True):
+      image = function(image, bits[..., at : at + op.draws])
+      at += op.draws
+    if image.dtype == tf.string:
+      raise ValueError(f"images are encoded: {self.text!r} lacks 'decode'")
+    return tf.cast(image, tf.float32)
+
+
+def _parse(item):
+  try:
+    call = ast.parse(item.strip(), mode='eval').body
+    if isinstance(call, ast.Name):
+      call = ast.Call(call, [], [])
+    name = call.func.id
+    args = [ast.literal_eval(arg) for arg in call.args]
+    kwargs = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+  except (SyntaxError, ValueError, AttributeError):
+    raise ValueError(
+      f'cannot read the operation {item!r}: expected a name or name(literals)'
+    ) from None
+  if name not in REGISTRY:
+    near = difflib.get_close_matches(name, REGISTRY, n=1, cutoff=0)[0]
+    raise ValueError(
+      f'unknown operation {name!r}; did you mean {near!r}? There is'
+      f' {", ".join(sorted(REGISTRY))}'
+    )
+  make = REGISTRY[name]
+  try:
+    inspect.signature(make).bind(*args, **kwargs)
+    return make(*args, **kwargs)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f'{item!r}: {error}; expected {name}{inspect.signature(make)}'
+    ) from None

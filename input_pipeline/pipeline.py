@@ -1,0 +1,251 @@
+"""Batches for training and evaluation, as dicts of NumPy arrays.
+
+A batch holds the rows of this process: image float32 [b, h, w, c], label int32
+[b], mask float32 [b] and id int64 [b]. The mask is 1 for an example and 0 for
+padding (whose id is -1), for an unlabelled example and for a bad image.
+"""
+
+import numpy as np
+
+from input_pipeline import datasets, order, sources
+from input_pipeline import reader as reader_lib
+from input_pipeline.host import tf
+
+
+def train_batches(
+  source,
+  *,
+  batch_size,
+  ops,
+  seed,
+  start_step=0,
+  process_index=0,
+  process_count=1,
+  bad_images='stop',
+  threads=0,
+  prefetch=2,
+  cache='none',
+  shuffle_buffer=16384,
+  lanes=0,
+):
+  """Returns the endless iterator of training batches from `start_step` on.
+
+  Args:
+    source: a sources.Source.
+    batch_size: of the global batch, a multiple of `process_count`.
+    ops: operations in the mini-language of ops.py.
+    seed: of the order and of the augmentation.
+    start_step: the 0-based step that the first batch belongs to.
+    process_index: which process this is.
+    process_count: how many processes share the batch.
+    bad_images: 'stop' raises BadImage; 'skip' sets the mask to 0 and goes on.
+    threads: that read and decode; 0 for one per core.
+    prefetch: batches to have ready.
+    cache: 'raw' keeps the encoded images of the whole set in memory.
+    shuffle_buffer: records of a streaming source over all its lanes.
+    lanes: of a streaming source; 0 for gcd(batch_size, 64). Another number is
+      another order.
+
+  Raises:
+    ValueError: for an unknown operation or option or sizes that do not fit.
+  """
+  return TrainBatches(
+    reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
+    start_step,
+    batch_size=batch_size,
+    seed=seed,
+    process=(process_index, process_count),
+    stream=(lanes, shuffle_buffer),
+  )
+
+
+def eval_batches(
+  source,
+  *,
+  batch_size,
+  ops,
+  process_index=0,
+  process_count=1,
+  bad_images='stop',
+  threads=0,
+  prefetch=2,
+  cache='none',
+):
+  """Returns a finite EvalBatches with each example exactly once.
+
+  Arguments are those of `train_batches`; a `batch_size` that the processes do
+  not divide is rounded up.
+  """
+  return EvalBatches(
+    reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
+    -(-batch_size // process_count) * process_count,
+    (process_index, process_count),
+  )
+
+
+class Data:
+  """What a run reads: the sources of a config, opened and checked at once.
+
+  Attributes:
+    num_examples: in the training split.
+    num_classes: of the training split, which fixes the classes.
+    class_names: a tuple, or None if the data has none.
+    spec: {key: (shape, dtype)} of the global training batch.
+  """
+
+  def __init__(self, config, process_index=0, process_count=1):
+    """`config` is the whole config. Raises what sources and batches raise."""
+    self._process = {
+      'process_index': process_index,
+      'process_count': process_count,
+    }
+    self._sources = {}
+    train = self._source(config.data, config.data.train_split)
+    self.num_examples = len(train)
+    self.num_classes = train.num_classes
+    self.class_names = train.class_names
+    self.spec = self.train(config).spec
+    self.evaluate(config)
+
+  def train(self, config, start_step=0):
+    """Returns the TrainBatches of `config`, a phase's, from `start_step` on."""
+    data = config.data
+    return train_batches(
+      self._source(data, data.train_split),
+      batch_size=config.batch_size,
+      ops=data.train_ops,
+      seed=config.seed,
+      start_step=start_step,
+      shuffle_buffer=data.shuffle_buffer,
+      lanes=data.lanes,
+      **_options(data),
+      **self._process,
+    )
+
+  def evaluate(self, config, split=None):
+    """Returns the EvalBatches of `split`, by default `data.eval_split`."""
+    data = config.data
+    return eval_batches(
+      self._source(data, split or data.eval_split),
+      batch_size=config.eval_batch_size or config.batch_size,
+      ops=data.eval_ops,
+      **_options(data),
+      **self._process,
+    )
+
+  def _source(self, data, split):
+    key = data.to_json(), split
+    if key not in self._sources:
+      train = split != data.train_split and self._source(data, data.train_split)
+      made = sources.make(data, split, train or None)
+      self._sources[key] = made
+    return self._sources[key]
+
+
+class TrainBatches:
+  """Endless iterator over batches.
+
+  Attributes:
+    spec: {key: (shape, dtype)} of the global batch.
+    bad: [(id, where)] of the images skipped so far.
+  """
+
+  def __init__(self, reader, start_step, *, batch_size, process, **kwargs):
+    self._reader = reader
+    self._step = self._start = start_step
+    self._local = order.local_size(batch_size, *process)
+    self._rows = datasets.train_rows(
+      reader.source, draws=reader.chain.draws, start_step=start_step,
+      batch_size=batch_size, process=process, **kwargs,
+    )  # fmt: skip
+    data = reader.batches(self._rows, self._local)
+    self.spec = _spec(data, batch_size)
+    self.bad = []
+    self._iterator = data.as_numpy_iterator()
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    if self._iterator is None:
+      raise ValueError('these batches are closed')
+    try:
+      batch = next(self._iterator)
+    except tf.errors.OpError as error:
+      skip = (self._step - self._start) * self._local
+      raise self._reader.explain(self._rows, skip, self._local, error) from None
+    self._step += 1
+    self.bad += self._reader.check(batch, unlabelled=False)
+    return batch
+
+  def close(self):
+    """Stops reading and frees the buffers."""
+    self._iterator = None
+
+
+class EvalBatches:
+  """Finite and re-iterable; has the same length on every process.
+
+  Attributes:
+    spec: {key: (shape, dtype)} of the global batch.
+    num_examples: over all processes.
+    bad: [(id, where)] of the images skipped in the latest pass.
+  """
+
+  def __init__(self, reader, batch_size, process):
+    self._reader = reader
+    self._local = batch_size // process[1]
+    self._rows, _ = datasets.eval_rows(
+      reader.source, draws=reader.chain.draws, batch_size=batch_size,
+      process=process,
+    )  # fmt: skip
+    self._data = reader.batches(self._rows, self._local)
+    self.spec = _spec(self._data, batch_size)
+    self.num_examples = len(reader.source)
+    self.bad = []
+    self._length = -(-self.num_examples // batch_size)
+
+  def __len__(self):
+    return self._length
+
+  def __iter__(self):
+    self.bad = []
+    batches = self._data.as_numpy_iterator()
+    for step in range(self._length):
+      try:
+        batch = next(batches, None)
+      except tf.errors.OpError as error:
+        skip = step * self._local
+        raise self._reader.explain(
+          self._rows, skip, self._local, error
+        ) from None
+      if batch is not None:
+        self.bad += self._reader.check(batch, unlabelled=True)
+      yield self._padded(batch or {})
+
+  def _padded(self, batch):
+    def pad(key, shape, dtype):
+      have = batch.get(key, np.zeros((0, *shape), dtype))
+      if len(have) == self._local:
+        return have
+      rest = np.zeros((self._local - len(have), *shape), dtype)
+      return np.concatenate([have, rest - 1 if key == 'id' else rest])
+
+    return {k: pad(k, s[1:], dtype) for k, (s, dtype) in self.spec.items()}
+
+
+def _options(data):
+  return {k: data[k] for k in ('bad_images', 'threads', 'prefetch', 'cache')}
+
+
+def _spec(data, batch_size):
+  spec = {
+    k: ((batch_size, *s.shape[1:]), s.dtype.as_numpy_dtype)
+    for k, s in data.element_spec.items()
+  }
+  if None in spec['image'][0]:
+    raise ValueError(
+      f'the operations leave the image size open, {spec["image"][0]}: end with'
+      ' a resize or a crop'
+    )
+  return spec

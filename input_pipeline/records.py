@@ -1,0 +1,151 @@
+"""Sources in record files. TFRecord; what TFDS writes is in tfds_source.py."""
+
+import json
+import os
+import struct
+from concurrent import futures
+
+import numpy as np
+
+from input_pipeline import sources
+from input_pipeline.host import tf
+
+_COUNTS = 'record_counts.json'
+_STATS_AT_ONCE = 16
+
+
+class Records(sources.Source):
+  """Base of the sources in record files; `streaming` if read front to back.
+
+  Attributes:
+    paths: [s] of the shards.
+    firsts: [s], the first record of each that counts.
+    counts: [s], how many records count.
+    starts: [s], the id of the first of them.
+  """
+
+  def __init__(self, shards, num_classes, class_names=None):
+    """`shards` is [(path, first, count)]."""
+    paths, firsts, counts = zip(*shards, strict=True)
+    super().__init__(
+      sum(counts), tf.TensorSpec((), tf.string), num_classes, class_names
+    )
+    self.paths = list(paths)
+    self.firsts = np.array(firsts, np.int64)
+    self.counts = np.array(counts, np.int64)
+    self.starts = np.cumsum(self.counts) - self.counts
+
+  def where(self, example_id):
+    shard = int(np.searchsorted(self.starts, example_id, 'right')) - 1
+    record = self.firsts[shard] + example_id - self.starts[shard]
+    return f'{self.paths[shard]} record {record}'
+
+
+class TfRecord(Records):
+  """TFRecord files of tf.train.Example, local or gs://.
+
+  Args:
+    pattern: a glob of the files, which are taken in sorted order.
+    num_classes: labels lie in [0, num_classes) once the offset is added.
+    image_key: feature of the encoded image.
+    label_key: feature of the label, an int64; -1 means unlabelled.
+    label_offset: added to a label: -1 for ImageNet's 1..1000.
+
+  Raises FileNotFoundError if no file matches, ValueError for a broken one.
+  """
+
+  streaming = True
+
+  def __init__(
+    self,
+    pattern,
+    *,
+    num_classes,
+    image_key='image/encoded',
+    label_key='image/class/label',
+    label_offset=0,
+  ):
+    paths = sorted(tf.io.gfile.glob(pattern))
+    paths = [path for path in paths if not path.endswith('.json')]
+    if not paths:
+      raise FileNotFoundError(f'no TFRecord file matches {pattern}')
+    counts = shard_counts(paths)
+    shards = [(path, 0, counts[path]) for path in paths]
+    super().__init__(shards, num_classes)
+    self._keys = image_key, label_key
+    self._offset = label_offset
+
+  def parse(self, record):
+    image, label = self._keys
+    example = tf.io.parse_single_example(
+      record,
+      {
+        image: tf.io.FixedLenFeature([], tf.string),
+        label: tf.io.FixedLenFeature([], tf.int64),
+      },
+    )
+    label = tf.cast(example[label], tf.int32) + self._offset
+    return {'image': example[image], 'label': label}
+
+
+def shard_counts(paths):
+  """Returns {path: number of records}.
+
+  Taken from the file that `write_counts` leaves beside them, else counted: for
+  local files in no time. Raises ValueError for a file that is cut off, or that
+  does not have the size it had when it was counted.
+  """
+  known = {}
+  for folder in {os.path.dirname(path) for path in paths}:
+    table = os.path.join(folder, _COUNTS)
+    if tf.io.gfile.exists(table):
+      with tf.io.gfile.GFile(table) as file:
+        listed = json.load(file)
+      known |= {os.path.join(folder, k): v for k, v in listed.items()}
+
+  def count(path):
+    if path not in known:
+      return count_records(path)
+    records, size = known[path]
+    if size != (now := tf.io.gfile.stat(path).length):
+      raise ValueError(
+        f'{path} has {now} bytes and not {size} as in {_COUNTS} beside it:'
+        ' write that file again'
+      )
+    return records
+
+  with futures.ThreadPoolExecutor(_STATS_AT_ONCE) as pool:
+    return dict(zip(paths, pool.map(count, paths), strict=True))
+
+
+def write_counts(pattern):
+  """Writes record_counts.json beside the files: for buckets, once."""
+  paths = sorted(tf.io.gfile.glob(pattern))
+  table = {
+    os.path.basename(path): (count_records(path), tf.io.gfile.stat(path).length)
+    for path in paths
+  }
+  name = os.path.join(os.path.dirname(pattern), _COUNTS)
+  with tf.io.gfile.GFile(name, 'w') as file:
+    json.dump(table, file, indent=1)
+
+
+def count_records(path):
+  """Returns the number of records in a TFRecord file, by its headers alone."""
+  # A record is its length (8 bytes), a checksum (4), the data, a checksum (4).
+  size = tf.io.gfile.stat(path).length
+  at = count = 0
+  # GFile reads half a megabyte after each seek; a bucket has no other way.
+  with tf.io.gfile.GFile(path, 'rb') if '://' in path else open(
+    path, 'rb', buffering=0
+  ) as file:
+    while at + 12 <= size:
+      file.seek(at)
+      at += struct.unpack('<Q', file.read(8))[0] + 16
+      count += 1
+  if at != size:
+    raise ValueError(
+      f'{path} is cut off or no TFRecord file: record {count} would end at byte'
+      f' {at} of {size}'
+    )
+  return count
