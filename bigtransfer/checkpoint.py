@@ -178,7 +178,9 @@ class CheckpointManager:
 
 
 def complete_steps(directory: str) -> list[int]:
-  """Steps of the complete checkpoints in a folder, ascending."""
+  """Steps of the complete checkpoints in a folder, if it exists, ascending."""
+  if not epath.Path(directory).exists():
+    return []
   return sorted(
       int(folder.name)
       for folder in epath.Path(directory).iterdir()
@@ -205,7 +207,7 @@ def restore_params(
     FileNotFoundError: there is no such checkpoint.
     MismatchError: it does not fit `abstract`; names the first difference.
   """
-  steps = complete_steps(directory) if os.path.isdir(directory) else []
+  steps = complete_steps(directory)
   if not steps or step not in (None, *steps):
     raise FileNotFoundError(
         f'{directory} has no checkpoint {"" if step is None else step}'

@@ -20,6 +20,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import jax  # noqa: E402
 from absl import logging  # noqa: E402
 
+from bigtransfer import checkpoint  # noqa: E402
 from bigtransfer import config as config_lib  # noqa: E402
 from bigtransfer import mesh as mesh_lib  # noqa: E402
 from bigtransfer import workdir as workdir_lib  # noqa: E402
@@ -71,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if config.print_plan:
       print(plan(phases))
       return 0
-    remarks = workdir_lib.open_for(args.workdir, config, phases)
+    steps = checkpoint.complete_steps(os.path.join(args.workdir, 'checkpoints'))
+    remarks = workdir_lib.open_for(
+        args.workdir, config, phases, max(steps, default=0)
+    )
   except (ValueError, OSError) as e:
     return _fail(e, 2)
   for remark in remarks:
@@ -155,7 +159,7 @@ def plan(phases) -> str:
 
 def run(phases, workdir: str) -> int:
   """Trains or evaluates, reports, and returns the exit code."""
-  from bigtransfer import checkpoint, evaluation, metrics, report, train
+  from bigtransfer import evaluation, metrics, report, train
   from input_pipeline import pipeline
 
   asked = []

@@ -149,11 +149,12 @@ class Progress:
 
   def __init__(
       self, workdir: str, step: int, *, total: int, batch_size: int,
-      devices: int, out=sys.stderr,
+      devices: int, out=None,
   ):
     self._timing = JsonLines(os.path.join(workdir, 'timing.jsonl'), step)
     self._total, self._batch_size, self._devices = total, batch_size, devices
-    self._step, self._time, self._out = step, time.monotonic(), out
+    self._step, self._time = step, time.monotonic()
+    self._out = out or sys.stderr
     self._pause = 0.0
     self._printed = -1.0
 

@@ -72,8 +72,9 @@ def build(
   """
   model = models.load(config.model.name).build(config.model)
   task = tasks.build(config.task, config, model)
+  batch_sharding = sharding.batch_sharding(mesh)
   batch_spec = {
-      k: jax.ShapeDtypeStruct(shape, dtype)
+      k: jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding)
       for k, (shape, dtype) in spec.items()
       if k != 'id'  # It stays on the host, see prefetch.py.
   }
@@ -98,17 +99,18 @@ def build(
       learning_rate=lambda updates: schedule(updates - begin),
       state_shardings=shardings,
   )
-  names = tuple(sorted(jax.eval_shape(step, shapes, batch_spec)[1]))
-
-  def packed_step(state, batch):
-    state, values = step(state, batch)
-    return state, jnp.stack([values[name] for name in names])
-
   abstract = jax.tree.map(
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
       shapes,
       shardings,
   )
+  # Traced with its final layout, so that the first step need not do it again.
+  names = tuple(sorted(jax.eval_shape(step, abstract, batch_spec)[1]))
+
+  def packed_step(state, batch):
+    state, values = step(state, batch)
+    return state, jnp.stack([values[name] for name in names])
+
   return Program(
       model=model,
       tx=tx,
@@ -116,7 +118,7 @@ def build(
       metric_names=names,
       abstract=abstract,
       init=jax.jit(init, out_shardings=shardings),
-      batch_sharding=sharding.batch_sharding(mesh),
+      batch_sharding=batch_sharding,
   )
 
 

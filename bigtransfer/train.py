@@ -93,11 +93,6 @@ class _Run:
     self._bad_images = metrics.BadImages(workdir, say)
     self.step = self._saved = manager.latest_step() or 0
     self.examples = 0
-    if self.step > phases[-1].end:
-      raise checkpoint_lib.MismatchError(
-          f'{workdir} has checkpoint {self.step}, but config.total_steps ends'
-          f' the run at {phases[-1].end}'
-      )
 
   def finished(self) -> bool:
     end = self._phases[-1].end

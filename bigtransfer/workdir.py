@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigtransfer import config as config_lib
+from bigtransfer.optim import schedules
 
 
 def open_for(
     path: str,
     given: Any,
     phases: Sequence[Any],
+    step: int = 0,
 ) -> list[str]:
   """Makes the folder, or checks that it holds this very experiment.
 
@@ -24,6 +26,7 @@ def open_for(
     given: the config before it was resolved.
     phases: with `name`, resolved `config` and `data`, whose `num_examples`
       and `class_names` belong to the experiment.
+    step: of the newest checkpoint in the folder, 0 without one.
 
   Returns:
     Changes to remark on: a different `total_steps`, which moves the schedule.
@@ -47,29 +50,38 @@ def open_for(
   class_names = phases[-1].data.class_names
   remarks = []
   if os.path.exists(os.path.join(path, 'config.json')):
-    remarks = _compare(path, record, class_names)
+    remarks = _compare(path, record, class_names, step)
+  end = sum(phase.config.total_steps for phase in phases)
+  if step > end:
+    raise ValueError(
+        f'{path} has checkpoint {step}, but config.total_steps ends the run at'
+        f' {end}'
+    )
   _write(path, 'config.json', record)
   _write(path, 'classes.json', class_names and list(class_names))
   return remarks
 
 
-def _compare(path, record, class_names) -> list[str]:
+def _compare(path, record, class_names, step) -> list[str]:
   old = _read(path, 'config.json')
   lines = config_lib.differences(
       config_lib.from_json(json.dumps(old['given'])),
       config_lib.from_json(json.dumps(record['given'])),
   )
-  remarks = []
+  remarks, begin = [], 0
   for before, now in zip(old['phases'], record['phases'], strict=False):
     for key in ('name', 'num_examples'):
       if before[key] != now[key]:
         lines.append(f'{key}: {before[key]!r} -> {now[key]!r}')
     totals = [p['config']['total_steps'] for p in (before, now)]
     if totals[0] != totals[1]:
+      rates = [_rate(p['config'], step - begin) for p in (before, now)]
       remarks.append(
           f'phase {now["name"]}: total_steps was {totals[0]} and is'
-          f' {totals[1]} now'
+          f' {totals[1]}: the learning rate of the next step was'
+          f' {rates[0]:.4g} and is {rates[1]:.4g}'
       )
+    begin += totals[1]
   old_names = _read(path, 'classes.json')
   if old_names != (class_names and list(class_names)):
     lines.append(f'class names: {old_names!r} -> {class_names!r}')
@@ -80,6 +92,11 @@ def _compare(path, record, class_names) -> list[str]:
         + '); use another --workdir, or remove this one'
     )
   return remarks
+
+
+def _rate(config, step) -> float:
+  config = config_lib.from_json(json.dumps(config))
+  return float(schedules.make(config, config.total_steps)(max(step, 0)))
 
 
 def load(path: str) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def smoke(config: f.Section) -> f.Section:
   if config.schedule.boundaries:
     config.schedule.boundaries = (2,)
   config.model.blocks = (1, 1)
-  config.model.root_width = 32
   config.model.variant = 'R26x1'
+  config.model.root_width = config.model.num_groups = 8
   config.model.dtype = 'float32'
   config.data.source = 'embedded'
   config.data.name = 'fashion_mnist'

@@ -26,7 +26,7 @@ class _InMemory(sources.Source):
     )  # fmt: skip
     self.where = source.where
     rows, _ = datasets.eval_rows(
-      source, draws=0, batch_size=1, process=(0, 1)
+      source, draws=1, batch_size=1, process=(0, 1)
     )
     rows = rows if source.streaming else rows.unbatch()
     records = rows.map(

@@ -99,12 +99,8 @@ def _fetched(source, ids, bits):
 
 def _example(row, example, image):
   label = example['label']
-  return {
-    'id': row['id'],
-    'image': image,
-    'label': tf.maximum(label, 0),
-    'mask': tf.cast(label >= 0, tf.float32),
-  }
+  mask = tf.ones_like(label, tf.float32)
+  return {'id': row['id'], 'image': image, 'label': label, 'mask': mask}
 
 
 def _guarded(rows, one, threads):

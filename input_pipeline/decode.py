@@ -37,7 +37,7 @@ def decode(min_side=None, exif=False):
     del bits
     return images
 
-  return image_ops.Op(one, many)
+  return image_ops.Op(one, many, decodes=True)
 
 
 def decode_inception_crop(
@@ -61,14 +61,17 @@ def decode_inception_crop(
   def one(data, bits):
     if data.dtype != tf.string:
       return plain.one(data, bits)
+    # A file that was cut off may still hold the window: without the marker at
+    # the end all of it is decoded, so that it fails in each epoch or in none.
+    whole = tf.io.is_jpeg(data) & tf.equal(_bytes(data, -2, 2), b'\xff\xd9')
     image = tf.cond(
-      tf.io.is_jpeg(data),
+      whole,
       lambda: fused(data, bits),
       lambda: plain.one(_other(data), bits),
     )
     return tf.ensure_shape(image, [*size, 3])
 
-  return image_ops.Op(one, None, draws=1)
+  return image_ops.Op(one, None, draws=1, decodes=True)
 
 
 def _jpeg(data, min_side):
@@ -102,14 +105,20 @@ def _at_scale(shape, wanted, decode_at):
 
 
 def _other(data):
-  magic = tf.strings.substr(data, 0, 2)
   return tf.case(
     [
-      (tf.equal(tf.strings.substr(data, 8, 4), 'WEBP'), lambda: _webp(data)),
-      (tf.equal(magic, 'BM'), lambda: _bmp(data)),
+      (tf.equal(_bytes(data, 8, 4), b'WEBP'), lambda: _webp(data)),
+      (tf.equal(_bytes(data, 0, 2), b'BM'), lambda: _bmp(data)),
     ],
     lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
   )
+
+
+def _bytes(data, start, count):
+  """Returns `count` bytes, counted from the end for a negative `start`."""
+  length = tf.strings.length(data)
+  start = tf.minimum(start, length) if start >= 0 else length + start
+  return tf.strings.substr(data, tf.maximum(start, 0), count)
 
 
 def _webp(data):

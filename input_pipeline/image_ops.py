@@ -19,6 +19,7 @@ class Op(NamedTuple):
   one: Callable
   many: Callable | None
   draws: int = 0
+  decodes: bool = False
 
 
 def value_range(low=-1.0, high=1.0):
@@ -28,6 +29,16 @@ def value_range(low=-1.0, high=1.0):
   def apply(image, bits):
     del bits
     return tf.cast(image, tf.float32) * scale + low
+
+  return Op(apply, apply)
+
+
+def grey():
+  """Makes one channel of three, by their share in brightness."""
+
+  def apply(image, bits):
+    del bits
+    return tf.image.rgb_to_grayscale(image)
 
   return Op(apply, apply)
 

@@ -18,6 +18,7 @@ REGISTRY = {
     decode.decode_inception_crop,
     image_ops.central_crop,
     image_ops.flip_lr,
+    image_ops.grey,
     image_ops.inception_crop,
     image_ops.pad,
     image_ops.random_crop,
@@ -35,14 +36,17 @@ class Chain:
     text: what was parsed.
     draws: how many random bits per example `one` and `many` take.
     batched: whether `many` exists.
+    decodes: whether the first operation takes encoded images.
   """
 
   def __init__(self, text):
     """Raises ValueError naming an unknown operation or a wrong argument."""
     self.text = text
     self._ops = [_parse(item) for item in text.split('|') if text]
-    self.draws = sum(op.draws for op in self._ops)
+    # At least one: TensorFlow 2.21 crashes when it unbatches rows of no bits.
+    self.draws = max(1, sum(op.draws for op in self._ops))
     self.batched = all(op.many for op in self._ops)
+    self.decodes = any(op.decodes for op in self._ops[:1])
 
   def one(self, image, bits):
     """Returns float32 [h, w, c] from one image or encoded string."""
@@ -57,8 +61,6 @@ class Chain:
     for function, op in zip(functions, self._ops, strict=True):
       image = function(image, bits[..., at : at + op.draws])
       at += op.draws
-    if image.dtype == tf.string:
-      raise ValueError(f"images are encoded: {self.text!r} lacks 'decode'")
     return tf.cast(image, tf.float32)
 
 

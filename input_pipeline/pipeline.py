@@ -2,14 +2,20 @@
 
 A batch holds the rows of this process: image float32 [b, h, w, c], label int32
 [b], mask float32 [b] and id int64 [b]. The mask is 1 for an example and 0 for
-padding (whose id is -1), for an unlabelled example and for a bad image.
+padding (whose id is -1) and for a bad image. In evaluation a label of -1 means
+unlabelled.
 """
+
+import functools
 
 import numpy as np
 
+from input_pipeline import cache as cache_lib
 from input_pipeline import datasets, order, sources
 from input_pipeline import reader as reader_lib
 from input_pipeline.host import tf
+
+BadImage = reader_lib.BadImage
 
 
 def train_batches(
@@ -99,7 +105,7 @@ class Data:
       'process_index': process_index,
       'process_count': process_count,
     }
-    self._sources = {}
+    self._sources, self._evaluations = {}, {}
     train = self._source(config.data, config.data.train_split)
     self.num_examples = len(train)
     self.num_classes = train.num_classes
@@ -124,21 +130,27 @@ class Data:
 
   def evaluate(self, config, split=None):
     """Returns the EvalBatches of `split`, by default `data.eval_split`."""
-    data = config.data
-    return eval_batches(
-      self._source(data, split or data.eval_split),
-      batch_size=config.eval_batch_size or config.batch_size,
-      ops=data.eval_ops,
-      **_options(data),
-      **self._process,
-    )
+    data, split = config.data, split or config.data.eval_split
+    batch_size = config.eval_batch_size or config.batch_size
+    key = data.to_json(), split, batch_size
+    if key not in self._evaluations:
+      self._evaluations[key] = eval_batches(
+        self._source(data, split),
+        batch_size=batch_size,
+        ops=data.eval_ops,
+        **_options(data),
+        **self._process,
+      )
+    return self._evaluations[key]
 
   def _source(self, data, split):
     key = data.to_json(), split
     if key not in self._sources:
-      train = split != data.train_split and self._source(data, data.train_split)
-      made = sources.make(data, split, train or None)
-      self._sources[key] = made
+      train = None
+      if split != data.train_split:
+        train = self._source(data, data.train_split)
+      source = sources.make(data, split, train)
+      self._sources[key] = cache_lib.cached(source, data.cache)
     return self._sources[key]
 
 
@@ -147,18 +159,18 @@ class TrainBatches:
 
   Attributes:
     spec: {key: (shape, dtype)} of the global batch.
-    bad: [(id, where)] of the images skipped so far.
+    bad: [(id, where)] of the images skipped so far, by this process.
   """
 
   def __init__(self, reader, start_step, *, batch_size, process, **kwargs):
     self._reader = reader
-    self._step = self._start = start_step
+    self._step = start_step
     self._local = order.local_size(batch_size, *process)
-    self._rows = datasets.train_rows(
-      reader.source, draws=reader.chain.draws, start_step=start_step,
+    self._rows_from = functools.partial(
+      datasets.train_rows, reader.source, draws=reader.chain.draws,
       batch_size=batch_size, process=process, **kwargs,
     )  # fmt: skip
-    data = reader.batches(self._rows, self._local)
+    data = reader.batches(self._rows_from(start_step=start_step), self._local)
     self.spec = _spec(data, batch_size)
     self.bad = []
     self._iterator = data.as_numpy_iterator()
@@ -172,10 +184,10 @@ class TrainBatches:
     try:
       batch = next(self._iterator)
     except tf.errors.OpError as error:
-      skip = (self._step - self._start) * self._local
-      raise self._reader.explain(self._rows, skip, self._local, error) from None
+      rows = self._rows_from(start_step=self._step)
+      raise self._reader.explain(rows, 0, self._local, error) from None
     self._step += 1
-    self.bad += self._reader.check(batch, unlabelled=False)
+    self.bad += self._reader.check(batch, lowest=0)
     return batch
 
   def close(self):
@@ -220,7 +232,7 @@ class EvalBatches:
           self._rows, skip, self._local, error
         ) from None
       if batch is not None:
-        self.bad += self._reader.check(batch, unlabelled=True)
+        self.bad += self._reader.check(batch, lowest=-1)
       yield self._padded(batch or {})
 
   def _padded(self, batch):
@@ -235,7 +247,7 @@ class EvalBatches:
 
 
 def _options(data):
-  return {k: data[k] for k in ('bad_images', 'threads', 'prefetch', 'cache')}
+  return {k: data[k] for k in ('bad_images', 'threads', 'prefetch')}
 
 
 def _spec(data, batch_size):

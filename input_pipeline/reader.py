@@ -2,8 +2,6 @@
 
 import re
 
-import numpy as np
-
 from input_pipeline import cache as cache_lib
 from input_pipeline import datasets
 from input_pipeline import ops as ops_lib
@@ -11,7 +9,7 @@ from input_pipeline.host import tf
 
 
 class BadImage(ValueError):
-  """An image that cannot be read or decoded; names the file and the cause."""
+  """An example that cannot be used; names the file and the cause."""
 
 
 class Reader:
@@ -22,6 +20,12 @@ class Reader:
       raise ValueError(f"bad_images={bad_images!r}; there is 'stop', 'skip'")
     self.source = cache_lib.cached(source, cache)
     self.chain = ops_lib.Chain(ops)
+    encoded = self.source.features['image'].dtype == tf.string
+    if encoded and not self.chain.decodes:
+      raise ValueError(
+        f'the images are encoded: {ops!r} must begin with decode or'
+        ' decode_inception_crop'
+      )
     self._skip = bad_images == 'skip'
     self._threads = threads
     self._prefetch = prefetch
@@ -33,19 +37,21 @@ class Reader:
     )  # fmt: skip
     return data.prefetch(self._prefetch)
 
-  def check(self, batch, *, unlabelled):
-    """Returns the bad images; raises ValueError for a label out of range."""
-    where = self.source.where
-    wrong = np.flatnonzero(batch['label'] >= self.source.num_classes)
+  def check(self, batch, lowest):
+    """Returns [(id, where)] of the images left out of `batch`.
+
+    Raises BadImage for a label outside [lowest, num_classes).
+    """
+    label, ids, classes = batch['label'], batch['id'], self.source.num_classes
+    wrong = ids[(label < lowest) | (label >= classes)]
     if wrong.size:
-      raise ValueError(
-        f'{where(batch["id"][wrong[0]])}: label {batch["label"][wrong[0]]} is'
-        f' not in [0, {self.source.num_classes})'
+      found = label[ids == wrong[0]][0]
+      raise BadImage(
+        f'{self.source.where(wrong[0])} (id {wrong[0]}): label {found} is not'
+        f' in [{lowest}, {classes}), the classes of the training split'
       )
-    left_out = batch['id'][batch['mask'] == 0].tolist()
-    if left_out and not self._skip and not unlabelled:
-      raise ValueError(f'{where(left_out[0])}: no label to train on')
-    return [(i, where(i)) for i in left_out] if self._skip else []
+    left_out = ids[batch['mask'] == 0].tolist()
+    return [(i, self.source.where(i)) for i in left_out]
 
   def explain(self, rows, skip, size, error):
     """Returns a BadImage for the first of the `size` rows that fails."""

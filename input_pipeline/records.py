@@ -35,6 +35,11 @@ class Records(sources.Source):
     self.counts = np.array(counts, np.int64)
     self.starts = np.cumsum(self.counts) - self.counts
 
+  def first(self, count):
+    part = super().first(count)
+    part.counts = np.clip(count - self.starts, 0, self.counts)
+    return part
+
   def where(self, example_id):
     shard = int(np.searchsorted(self.starts, example_id, 'right')) - 1
     record = self.firsts[shard] + example_id - self.starts[shard]

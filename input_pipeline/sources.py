@@ -6,25 +6,15 @@ vector of ids at once, `parse(record)` turns one of those records into
 {'image', 'label'}. Sources that can only be read in order are in records.py.
 """
 
-import csv
+import copy
 import os
 
 import numpy as np
 
+from input_pipeline import embedded, listing
 from input_pipeline.host import tf
 
-_EMBEDDED = {
-  'fashion_mnist': (
-    'T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt',
-    'Sneaker', 'Bag', 'Ankle boot',
-  ),
-}  # fmt: skip
 _ENCODED = tf.TensorSpec((), tf.string)
-# The last four are not decoded: listed, they are reported and not passed over.
-_SUFFIXES = (
-  '.bmp', '.gif', '.jpeg', '.jpg', '.jxl', '.png', '.webp',
-  '.avif', '.heic', '.tif', '.tiff',
-)  # fmt: skip
 
 
 class Source:
@@ -53,6 +43,12 @@ class Source:
 
   def parse(self, record):
     return record
+
+  def first(self, count):
+    """Returns the same source with its first `count` examples only."""
+    part = copy.copy(self)
+    part._size = min(count, len(self))
+    return part
 
   def where(self, example_id):
     """Returns words that let a person find the example."""
@@ -96,20 +92,11 @@ class ArraySource(Source):
 
 
 class Embedded(ArraySource):
-  """Data that ships with the project; see embedded/NOTICE.
-
-  fashion_mnist: uint8 [n, 28, 28, 1], 10,000 in 'train' and 2,000 in 'test'.
-  """
+  """Data that ships with the project: see embedded.load."""
 
   def __init__(self, name='fashion_mnist', split='train'):
-    if name not in _EMBEDDED:
-      raise ValueError(f'embedded data {name!r}; there is {list(_EMBEDDED)}')
-    if split not in ('train', 'test'):
-      raise ValueError(f'split {split!r} of {name}; there is train and test')
-    directory = os.path.join(os.path.dirname(__file__), 'embedded')
-    with np.load(os.path.join(directory, f'{name}.npz')) as data:
-      arrays = {'image': data[f'x_{split}'], 'label': data[f'y_{split}']}
-    super().__init__(arrays, class_names=_EMBEDDED[name])
+    arrays = embedded.load(name, split)
+    super().__init__(arrays, class_names=embedded.CLASS_NAMES[name])
     self._name = f'{name} {split}'
 
   def where(self, example_id):
@@ -139,81 +126,35 @@ class Files(Source):
 
 
 class ImageFolder(Files):
-  """A folder of class folders of images: `root/split/class/*.jpg`.
+  """A folder of class folders of images, `root/split/CLASS/*.jpg`.
 
-  Class k is the k-th folder name in the order of `sorted()`: '0', '10', '2'.
-  With an empty `split` the class folders lie in `root` itself. Names that
-  start with a dot and files that are not images by their suffix are left out.
-  `classes`, the names in the training split, fixes the indices of another
-  split. Raises FileNotFoundError for a folder that is missing or without
-  classes, ValueError for a class without images (unless `allow_empty`) and
-  for a class that `classes` does not have.
+  With an empty `split` they lie in `root` itself. See listing.class_folders
+  for the rules and the errors. `classes` are those of the training split.
   """
 
   def __init__(self, root, split='', classes=None, *, allow_empty=False):
     folder = os.path.join(root, split) if split else root
-    if not tf.io.gfile.isdir(folder):
-      raise FileNotFoundError(f'no folder of class folders at {folder}')
-    found = [name for name in _visible(folder) if _is_dir(folder, name)]
-    if not found:
-      raise FileNotFoundError(
-        f'{folder} holds no class folders; expected {folder}/CLASS/*.jpg'
-      )
-    classes = tuple(found) if classes is None else tuple(classes)
-    if extra := sorted(set(found) - set(classes)):
-      raise ValueError(
-        f'{folder}/{extra[0]}: class {extra[0]!r} is not in the training split'
-        f' ({len(classes)} classes: {", ".join(classes[:5])}, ...)'
-      )
-    paths, labels = [], []
-    for name in found:
-      images = [
-        os.path.join(folder, name, file)
-        for file in _visible(os.path.join(folder, name))
-        if file.lower().endswith(_SUFFIXES)
-      ]
-      if not images and not allow_empty:
-        raise ValueError(
-          f'class folder {folder}/{name} holds no images; remove it or set'
-          ' data.allow_empty_classes=True to keep its index'
-        )
-      paths += images
-      labels += [classes.index(name)] * len(images)
+    paths, labels, classes = listing.class_folders(
+      folder, classes, allow_empty=allow_empty
+    )
     super().__init__(paths, labels, len(classes), classes)
 
 
 class CsvSource(Files):
-  """A CSV file with the header `path,label`, one image per line.
+  """A CSV file with the header `path,label`; see listing.csv_file.
 
-  Relative paths are resolved against the folder of the file. Labels are all
-  integers, kept as they are, or names, numbered in sorted() order. An empty
-  label means unlabelled. `classes` (names) or `num_classes` come from the
-  training split and hold for the others. Raises ValueError with the line.
+  `classes`, or `num_classes` for labels that are integers, are those of the
+  training split.
   """
 
   def __init__(self, path, classes=None, num_classes=None):
-    if not tf.io.gfile.exists(path):
-      raise FileNotFoundError(f'no CSV file at {path}')
-    with tf.io.gfile.GFile(path) as file:
-      rows = list(csv.reader(file))
-    if not rows or rows[0] != ['path', 'label']:
-      raise ValueError(f'{path}: the first line must be path,label')
-    rows = [(i, row) for i, row in enumerate(rows[1:], 2) if row]
-    for line, row in rows:
-      if len(row) != 2 or not row[0]:
-        raise ValueError(f'{path}:{line}: expected path,label, found {row}')
-    names = [row[1] for _, row in rows if row[1]]
-    if classes is None and not all(_is_int(name) for name in names):
-      classes = sorted(set(names))
-    labels = [_number(row[1], classes, f'{path}:{i}') for i, row in rows]
+    paths, labels, classes, lines = listing.csv_file(path, classes)
     if classes is not None:
-      num_classes, classes = len(classes), tuple(classes)
-    self._lines = [f'{path}:{line}' for line, _ in rows]
-    folder = os.path.dirname(path)
+      num_classes = len(classes)
+    self._lines = lines
     super().__init__(
-      [os.path.join(folder, row[0]) for _, row in rows], labels,
-      num_classes or max(labels, default=-1) + 1, classes,
-    )  # fmt: skip
+      paths, labels, num_classes or max(labels, default=-1) + 1, classes
+    )
 
   def where(self, example_id):
     return f'{self.paths[example_id]} ({self._lines[example_id]})'
@@ -283,28 +224,3 @@ _MAKERS = {
   'tfds': _tfds,
   'tfrecord': _tfrecord,
 }
-
-
-def _visible(folder):
-  names = (name.rstrip('/') for name in tf.io.gfile.listdir(folder))
-  return sorted(name for name in names if not name.startswith('.'))
-
-
-def _is_dir(folder, name):
-  return tf.io.gfile.isdir(os.path.join(folder, name))
-
-
-def _is_int(text):
-  return text.removeprefix('-').isdigit()
-
-
-def _number(text, classes, where):
-  if not text:
-    return -1
-  if classes is not None:
-    if text not in classes:
-      raise ValueError(f'{where}: label {text!r} is not in {classes[:5]}, ...')
-    return classes.index(text)
-  if not _is_int(text):
-    raise ValueError(f'{where}: label {text!r} must be an integer')
-  return int(text)

@@ -71,6 +71,21 @@ def test_a_longer_run_is_remarked_on(tmp_path):
   assert 'was 10 and is 20' in remark
 
 
+def test_the_remark_shows_both_rates_and_a_shorter_run_is_refused(tmp_path):
+  config = common.base()
+  config.total_steps = 10
+  config.optimizer.learning_rate = 1.0
+  config.schedule.name = 'linear'
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  config.total_steps = 20
+  [remark] = workdir.open_for(str(tmp_path), config, phases_of(config), step=5)
+  assert 'was 0.5 and is 0.75' in remark
+  config.total_steps = 4
+  with pytest.raises(ValueError, match='has checkpoint 5.*at 4'):
+    workdir.open_for(str(tmp_path), config, phases_of(config), step=5)
+  assert workdir.load(str(tmp_path))['config'].total_steps == 20
+
+
 def test_what_is_no_workdir_is_named(tmp_path):
   with pytest.raises(FileNotFoundError, match='no config.json'):
     workdir.load(str(tmp_path))
