@@ -16,10 +16,11 @@ quickstart: $(VENV)/installed
 	$(VENV)/bin/python -m bigtransfer.main \
 	  --config configs/quickstart.py --workdir runs/quickstart
 
-# One file stays on one worker: its tests share compiled steps.
+# Stealing keeps neighbours, which share compiled steps, on one worker. Unlike
+# loadfile it ends, with the name of the test, when a worker crashes.
 test: $(VENV)/installed-test
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal
 
 clean:
 	rm -rf $(VENV)

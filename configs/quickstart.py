@@ -12,16 +12,16 @@ def get_config(arg=None):
   c = common.base()
 
   c.batch_size = 128
-  c.total_steps = '6 epochs'
-  c.log_every = 10
+  c.total_steps = '18 epochs'
+  c.log_every = 20
+  c.eval_every = c.checkpoint.every = '3 epochs'
   c.eval_batch_size = 500
   c.clip_norm = 1.0
 
   c.model.variant = 'R26x1'
   c.model.blocks = (1, 1, 1)
-  c.model.root_width = 16
+  c.model.root_width = 32
   c.model.num_groups = 8
-  c.model.stem = 'small'
 
   c.optimizer.learning_rate = 0.1
   c.optimizer.weight_decay = 1e-4

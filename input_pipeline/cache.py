@@ -28,8 +28,7 @@ class _InMemory(sources.Source):
     rows, _ = datasets.eval_rows(
       source, draws=1, batch_size=1, process=(0, 1)
     )
-    rows = rows if source.streaming else rows.unbatch()
-    records = rows.map(
+    records = datasets.one_by_one(source, rows).map(
       lambda row: (row['id'], source.parse(row['record'])), _READS_AT_ONCE
     )
     ids, examples = zip(*records.batch(256), strict=True)

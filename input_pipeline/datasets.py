@@ -67,6 +67,11 @@ def eval_rows(source, *, draws, batch_size, process):
   return rows.map(chunk), len(ids)
 
 
+def one_by_one(source, rows):
+  """Returns the rows out of their chunks."""
+  return rows if source.streaming else rows.unbatch()
+
+
 def batches(source, rows, chain, *, size, skip, threads):
   """Returns batches of `size` examples, the last of which may be smaller.
 
@@ -87,7 +92,7 @@ def batches(source, rows, chain, *, size, skip, threads):
   if chain.batched and source.features['image'].dtype != tf.string:
     data = rows.map(many, threads).rebatch(size)
   else:
-    rows = rows if source.streaming else rows.unbatch()
+    rows = one_by_one(source, rows)
     data = _guarded(rows, one, threads) if skip else rows.map(one, threads)
     data = data.batch(size)
   return data.with_options(_options(threads))

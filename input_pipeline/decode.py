@@ -87,12 +87,15 @@ def _jpeg_window(data, window, wanted):
   """Decodes `window` (top, left, height, width) of the full-size image."""
   if wanted is None:
     return tf.io.decode_and_crop_jpeg(data, window, channels=3)
-  # The decoder takes the window in pixels of the reduced image.
-  return _at_scale(
-    window[2:],
-    wanted,
-    lambda r: tf.io.decode_and_crop_jpeg(data, window // r, 3, ratio=r),
-  )
+
+  def decode_at(ratio):
+    # The decoder takes the window in pixels of the reduced image.
+    begin = (window[:2] + ratio // 2) // ratio
+    end = (window[:2] + window[2:] + ratio // 2) // ratio
+    reduced = tf.concat([begin, end - begin], 0)
+    return tf.io.decode_and_crop_jpeg(data, reduced, 3, ratio=ratio)
+
+  return _at_scale(window[2:], wanted, decode_at)
 
 
 def _at_scale(shape, wanted, decode_at):
@@ -122,8 +125,8 @@ def _bytes(data, start, count):
 
 
 def _webp(data):
-  # Asked for three channels it refuses a file with alpha.
-  return tf.io.decode_webp(data, channels=4)[0, :, :, :3]
+  # Asked for three channels it refuses a file with four.
+  return tf.io.decode_webp(data, channels=0)[0, :, :, :3]
 
 
 def _bmp(data):
@@ -134,7 +137,7 @@ def _bmp(data):
     at = 14 + tf.cast(header[0], tf.int32)
     colours = tf.io.decode_raw(tf.strings.substr(data, at, 1024), tf.uint8)
     colours = tf.reshape(colours, [-1, 4])[:, 2::-1]
-    index = tf.io.decode_bmp(data, channels=1)[:, :, 0]
+    index = tf.io.decode_bmp(data, channels=0)[:, :, 0]
     return tf.gather(colours, tf.cast(index, tf.int32))
 
   return tf.cond(

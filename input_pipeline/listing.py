@@ -1,6 +1,7 @@
 """Lists image files and their labels: class folders, CSV files."""
 
 import csv
+import io
 import os
 
 from input_pipeline.host import tf
@@ -71,7 +72,8 @@ def csv_file(path, classes=None):
   if not tf.io.gfile.exists(path):
     raise FileNotFoundError(f'there is no CSV file {path}')
   with tf.io.gfile.GFile(path) as file:
-    rows = list(csv.reader(file))
+    text = file.read().removeprefix('\ufeff')  # Excel writes one.
+  rows = list(csv.reader(io.StringIO(text, newline='')))
   if not rows or rows[0] != ['path', 'label']:
     raise ValueError(f'{path}: the first line must be path,label')
   lines = [(f'{path}:{i}', row) for i, row in enumerate(rows[1:], 2) if row]

@@ -8,7 +8,7 @@ import ast
 import difflib
 import inspect
 
-from input_pipeline import decode, image_ops
+from input_pipeline import decode, image_ops, randaugment
 from input_pipeline.host import tf
 
 REGISTRY = {
@@ -25,6 +25,7 @@ REGISTRY = {
     image_ops.resize,
     image_ops.resize_small,
     image_ops.value_range,
+    randaugment.randaugment,
   )
 }
 

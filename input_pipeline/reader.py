@@ -3,7 +3,7 @@
 import re
 
 from input_pipeline import cache as cache_lib
-from input_pipeline import datasets
+from input_pipeline import datasets, records
 from input_pipeline import ops as ops_lib
 from input_pipeline.host import tf
 
@@ -54,16 +54,18 @@ class Reader:
     return [(i, self.source.where(i)) for i in left_out]
 
   def explain(self, rows, skip, size, error):
-    """Returns a BadImage for the first of the `size` rows that fails."""
-    rows = rows if self.source.streaming else rows.unbatch()
-    for row in rows.skip(skip).take(size):
-      try:
-        example = self.source.parse(row['record'])
-        self.chain.one(example['image'], row['bits'])
-      except (tf.errors.OpError, ValueError) as cause:
-        example_id = int(row['id'])
-        where = self.source.where(example_id)
-        return BadImage(f'{where} (id {example_id}): {_words(cause)}')
+    """Returns a BadImage for the first that fails of `size` rows."""
+    source = self.source
+    try:
+      for row in datasets.one_by_one(source, rows).skip(skip).take(size):
+        try:
+          example = source.parse(row['record'])
+          self.chain.one(example['image'], row['bits'])
+        except (tf.errors.OpError, ValueError) as cause:
+          name = f'{source.where(int(row["id"]))} (id {int(row["id"])})'
+          return BadImage(f'{name}: {_words(cause)}')
+    except tf.errors.DataLossError as cause:
+      return BadImage(f'{records.broken(source.paths)}: {_words(cause)}')
     return error
 
 

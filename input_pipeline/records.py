@@ -11,7 +11,7 @@ from input_pipeline import sources
 from input_pipeline.host import tf
 
 _COUNTS = 'record_counts.json'
-_STATS_AT_ONCE = 16
+_FILES_AT_ONCE = 16
 
 
 class Records(sources.Source):
@@ -119,8 +119,22 @@ def shard_counts(paths):
       )
     return records
 
-  with futures.ThreadPoolExecutor(_STATS_AT_ONCE) as pool:
+  with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
     return dict(zip(paths, pool.map(count, paths), strict=True))
+
+
+def broken(paths):
+  """Returns the first TFRecord file that cannot be read to its end."""
+
+  def read(path):
+    records = tf.data.TFRecordDataset(path, buffer_size=1 << 20)
+    try:
+      records.reduce(np.int64(0), lambda count, _: count + 1)
+    except tf.errors.OpError:
+      return path
+
+  with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+    return next(filter(None, pool.map(read, paths)), None)
 
 
 def write_counts(pattern):

@@ -190,7 +190,7 @@ def _embedded(data, split, train):
 
 
 def _folder(data, split, train):
-  classes = train and train.class_names
+  classes = None if train is None else train.class_names
   return ImageFolder(
     data.path, split, classes, allow_empty=data.allow_empty_classes
   )

@@ -4,9 +4,10 @@ import io
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from input_pipeline import pipeline, records, sources
 from input_pipeline.host import tf
-from PIL import Image
 
 _CROP = 'decode_inception_crop(8)'
 _PLAIN = 'decode|resize(8)'
@@ -75,7 +76,8 @@ def test_evaluation_stops_too(folder):
 def test_a_file_that_went_away_is_named(folder, tmp_path):
   source = folder({})
   (tmp_path / 'train' / 'a' / '3.jpg').unlink()
-  with pytest.raises(pipeline.BadImage, match=r'3.jpg \(id 3\): .*No such file'):
+  message = r'3.jpg \(id 3\): .*No such file'
+  with pytest.raises(pipeline.BadImage, match=message):
     list(_train(source))
 
 

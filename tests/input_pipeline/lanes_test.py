@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+
 from input_pipeline import lanes, pipeline, records
 from input_pipeline.host import tf
 

@@ -1,6 +1,7 @@
 """Random bits per example, against SplitMix64 in Python integers."""
 
 import numpy as np
+
 from input_pipeline import noise
 from input_pipeline.host import tf
 
@@ -25,13 +26,13 @@ def test_first_outputs_of_splitmix64():
 
 
 def test_draws_are_those_of_each_example_alone():
-  epochs, ids = tf.constant([0, 0, 3], tf.int64), tf.constant([5, 6, 5], tf.int64)
-  bits = noise.draw(7, epochs, ids, 4).numpy()
+  epochs, ids = [0, 0, 3], [5, 6, 5]
+  bits = noise.draw(7, *tf.constant([epochs, ids], tf.int64), 4).numpy()
   assert bits.shape == (3, 4)
-  for row, epoch, i in zip(bits, [0, 0, 3], [5, 6, 5], strict=True):
+  for row, epoch, i in zip(bits, epochs, ids, strict=True):
     key = _fold(_fold(_fold(0, 7), epoch), i)
     assert row.tolist() == [_fold(key, k) for k in range(4)]
-    alone = noise.draw(7, tf.constant(epoch), tf.constant(i), 4)
+    alone = noise.draw(7, epoch, i, 4)
     np.testing.assert_array_equal(alone, row)
 
 

@@ -4,9 +4,10 @@ import os
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from input_pipeline import order, pipeline, sources
 from input_pipeline.host import tf
-from PIL import Image
 
 _OPS = 'pad(2)|random_crop(8)|flip_lr|value_range(-1,1)'
 
