@@ -13,6 +13,8 @@ INSTALL_REQUIRES = [
     'array_record>=0.8',
     'etils[epath]>=1.10',
     'flax>=0.12.8',  # the last release for Python 3.11
+    # TFDS prepares data sets with it and does not ask for it.
+    'importlib_resources>=6',
     'jax>=0.10.2',  # the last release for Python 3.11
     'matplotlib>=3.9',
     'ml_collections>=1.0',

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from safetensors import numpy as safetensors_numpy
 from safetensors import safe_open
 
@@ -84,6 +85,7 @@ def main(argv=None) -> int:
   parser.add_argument('--output', required=True, help='.safetensors file')
   parser.add_argument('--step', type=int, help='default: the newest')
   args = parser.parse_args(argv)
+  logging.set_verbosity(logging.ERROR)
   try:
     run = workdir.load(args.workdir)
     params, step = checkpoint.restore_params(

@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     phases = config_lib.phases(config)
   except (ValueError, TypeError, KeyError, AttributeError, OSError) as e:
     return _fail(e, 2)
+  # From here on, so that a preempted start ends as a preempted run does.
+  asked = []
+  signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
   try:
     phases = prepare(config, phases)
     if config.print_plan:
@@ -80,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _fail(e, 2)
   for remark in remarks:
     print(f'note: {remark}')
-  return run(phases, args.workdir)
+  return run(phases, args.workdir, asked)
 
 
 def prepare(config, phases):
@@ -157,14 +160,18 @@ def plan(phases) -> str:
   return '\n'.join(lines)
 
 
-def run(phases, workdir: str) -> int:
-  """Trains or evaluates, reports, and returns the exit code."""
+def run(phases, workdir: str, asked: list[int]) -> int:
+  """Trains or evaluates, reports, and returns the exit code.
+
+  Args:
+    phases: from `prepare`.
+    workdir: from `workdir.open_for`.
+    asked: signals received so far; one is enough to save and stop.
+  """
   from bigtransfer import evaluation, metrics, report, train
   from input_pipeline import pipeline
 
-  asked = []
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda n, frame: asked.append(n))
+  signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
   config = phases[-1].config
   try:
     if config.eval_only:
@@ -192,16 +199,17 @@ def run(phases, workdir: str) -> int:
 
 
 def _closing(result, workdir, config, plots) -> str:
-  lines = [train_line for train_line in (
-      f'done: {result.step:,} steps',
-      *(f'{config.data.eval_split} {k}: {v:.4f}' for k, v in
-        result.evaluation.items() if k == 'accuracy'),
+  accuracy = result.evaluation.get('accuracy')
+  lines = [f'done: {result.step:,} steps']
+  if accuracy is not None:
+    lines.append(f'{config.data.eval_split} accuracy: {accuracy:.4f}')
+  lines += [
       f'checkpoint: {os.path.join(workdir, "checkpoints", str(result.step))}',
-      *(f'plot: {p}' for p in plots),
+      *(f'plot: {path}' for path in plots),
       'next, try',
-      f'  python -m bigtransfer.predict --workdir {workdir} IMAGE...',
+      f'  python -m bigtransfer.predict --workdir {workdir}',
       f'  python -m bigtransfer.report {workdir}',
-  )]
+  ]
   return '\n'.join(lines)
 
 

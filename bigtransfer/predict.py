@@ -72,18 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing:
       raise FileNotFoundError(f'there is no image {missing[0]!r}')
     run = open_run(args.workdir, args.step)
-    names, batches = _batches(run['config'], args.images)
+    names, batches = _batches(run, args.images)
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return 2
   classes = run['class_names'] or [
       str(i) for i in range(run['config'].model.num_classes)
   ]
-  rows = []
+  rows, unread = [], 0
   for batch, scores in probabilities(run, batches):
-    for i in np.flatnonzero(batch['id'] >= 0):
-      name, label = names[int(batch['id'][i])], int(batch['label'][i])
-      if (int(batch['id'][i]), name) in batches.bad:
+    for i in np.flatnonzero(batch['id'] >= 0)[: len(names)]:
+      name, label = names[batch['id'][i]], batch['label'][i]
+      if batch['mask'][i] == 0:
+        unread += 1
         print(f'{name}: cannot be read as an image')
         continue
       best = np.argsort(-scores[i], kind='stable')[: args.top]
@@ -91,45 +92,48 @@ def main(argv: Sequence[str] | None = None) -> int:
       truth = f'  (is {classes[label]})' if label >= 0 else ''
       print(f'{name}: {text}{truth}')
       rows.append([name, *(f'{p:.6g}' for p in scores[i])])
+    if not args.images:
+      break  # Of the evaluation split only the first are shown.
   if args.csv:
     with open(args.csv, 'w', newline='') as f:
       csv.writer(f).writerows([['path', *classes], *rows])
-  return 1 if batches.bad else 0
+  return 1 if unread else 0
 
 
-def _batches(config, images):
-  """Returns names by id, and batches of the images or of examples."""
+def _batches(run, images):
+  """Returns names by id, and batches of the images or of examples.
+
+  For images of one's own the training data need not be there any more.
+  """
   from input_pipeline import pipeline, sources
 
-  data = config.data
-  train = sources.make(data, data.train_split)
-  ops = data.eval_ops
+  config = run['config']
+  data, ops = config.data, config.data.eval_ops
   if images:
-    source = sources.Files(images, [-1] * len(images), train.num_classes)
-    ops = f'{as_trained_on(train.features["image"])}{ops}'
+    source = sources.Files(
+        images, [-1] * len(images), config.model.num_classes
+    )
+    ops = as_trained_on(run['image_shape']) + ops
     names = list(images)
   else:
+    train = sources.make(data, data.train_split)
     source = sources.make(data, data.eval_split, train)
-    source = source.first(SHOWN)
-    names = [source.where(i) for i in range(len(source))]
+    names = [source.where(i) for i in range(min(SHOWN, len(source)))]
   return names, pipeline.eval_batches(
-      source,
-      batch_size=min(len(source), 32),
-      ops=ops,
-      bad_images='skip',
+      source, batch_size=min(len(names), 32), ops=ops, bad_images='skip'
   )
 
 
-def as_trained_on(feature: Any) -> str:
+def as_trained_on(shape: Sequence[int] | None) -> str:
   """Operations that bring an image file to the form of array examples.
 
   A model trained on encoded images needs none: its operations decode. One
-  trained on arrays [h, w, c] gets files decoded, resized to (h, w), and made
+  trained on arrays (h, w, c) gets files decoded, resized to (h, w), and made
   grey where c is 1.
   """
-  if not feature.shape:
+  if shape is None:
     return ''
-  height, width, channels = feature.shape
+  height, width, channels = shape
   grey = 'grey|' if channels == 1 else ''
   return f'decode|resize(({height}, {width}))|{grey}'
 

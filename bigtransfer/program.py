@@ -104,6 +104,20 @@ def build(
       shapes,
       shardings,
   )
+  packed_step, names = _pack(step, abstract, batch_spec)
+  return Program(
+      model=model,
+      tx=tx,
+      step=packed_step,
+      metric_names=names,
+      abstract=abstract,
+      init=jax.jit(init, out_shardings=shardings),
+      batch_sharding=batch_sharding,
+  )
+
+
+def _pack(step, abstract, batch_spec):
+  """Returns the step with its metrics as one vector, and their names."""
   # Traced with its final layout, so that the first step need not do it again.
   names = tuple(sorted(jax.eval_shape(step, abstract, batch_spec)[1]))
 
@@ -111,15 +125,7 @@ def build(
     state, values = step(state, batch)
     return state, jnp.stack([values[name] for name in names])
 
-  return Program(
-      model=model,
-      tx=tx,
-      step=jax.jit(packed_step, donate_argnums=0),
-      metric_names=names,
-      abstract=abstract,
-      init=jax.jit(init, out_shardings=shardings),
-      batch_sharding=batch_sharding,
-  )
+  return jax.jit(packed_step, donate_argnums=0), names
 
 
 def fresh_state(program, params, model_state, step) -> state_lib.TrainState:

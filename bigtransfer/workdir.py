@@ -1,7 +1,8 @@
 """The folder of a run: its config, its classes, and whether it fits.
 
-`config.json` holds the config as given, and per phase the resolved one and
-the size of its training set. `classes.json` maps labels to names.
+`config.json` holds the config as given, and per phase the resolved one, the
+size of its training set and the shape of its images. `classes.json` has the
+name of each label.
 """
 
 import json
@@ -24,8 +25,8 @@ def open_for(
   Args:
     path: of the folder.
     given: the config before it was resolved.
-    phases: with `name`, resolved `config` and `data`, whose `num_examples`
-      and `class_names` belong to the experiment.
+    phases: with `name`, resolved `config` and `data`, whose `num_examples`,
+      `image_shape` and `class_names` belong to the experiment.
     step: of the newest checkpoint in the folder, 0 without one.
 
   Returns:
@@ -42,6 +43,8 @@ def open_for(
           {
               'name': phase.name,
               'num_examples': phase.data.num_examples,
+              'image_shape': phase.data.image_shape
+              and list(phase.data.image_shape),
               'config': json.loads(config_lib.to_json(phase.config)),
           }
           for phase in phases
@@ -70,7 +73,7 @@ def _compare(path, record, class_names, step) -> list[str]:
   )
   remarks, begin = [], 0
   for before, now in zip(old['phases'], record['phases'], strict=False):
-    for key in ('name', 'num_examples'):
+    for key in ('name', 'num_examples', 'image_shape'):
       if before[key] != now[key]:
         lines.append(f'{key}: {before[key]!r} -> {now[key]!r}')
     totals = [p['config']['total_steps'] for p in (before, now)]
@@ -103,7 +106,8 @@ def load(path: str) -> dict[str, Any]:
   """Reads the config of the last phase and the class names of a workdir.
 
   Returns:
-    A dict with `config` (resolved), `class_names` and `phase`.
+    A dict with `config` (resolved), `class_names`, `phase`, and `image_shape`
+    (h, w, c) if it was trained on arrays, None if on encoded images.
 
   Raises:
     FileNotFoundError: it is not a workdir.
@@ -115,6 +119,7 @@ def load(path: str) -> dict[str, Any]:
       'config': config_lib.from_json(json.dumps(phase['config'])),
       'class_names': _read(path, 'classes.json'),
       'phase': phase['name'],
+      'image_shape': phase['image_shape'],
   }
 
 

@@ -96,6 +96,7 @@ class Data:
     num_examples: in the training split.
     num_classes: of the training split, which fixes the classes.
     class_names: a tuple, or None if the data has none.
+    image_shape: (h, w, c) of images that come as arrays, None for encoded ones.
     spec: {key: (shape, dtype)} of the global training batch.
   """
 
@@ -110,6 +111,7 @@ class Data:
     self.num_examples = len(train)
     self.num_classes = train.num_classes
     self.class_names = train.class_names
+    self.image_shape = tuple(train.features['image'].shape) or None
     self.spec = self.train(config).spec
     self.evaluate(config)
 

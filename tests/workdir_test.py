@@ -11,7 +11,9 @@ from configs import common
 
 def phases_of(config, num_examples=100, class_names=('a', 'b')):
   data = types.SimpleNamespace(
-      num_examples=num_examples, class_names=class_names
+      num_examples=num_examples,
+      class_names=class_names,
+      image_shape=(28, 28, 1),
   )
   return [
       types.SimpleNamespace(
@@ -33,6 +35,7 @@ def test_it_can_be_opened_again_and_read(tmp_path):
       ('.*/kernel', 1.0), ('.*', 0.0)
   )
   assert run['class_names'] == ['a', 'b'] and run['phase'] == 'train'
+  assert run['image_shape'] == [28, 28, 1]
 
 
 def test_another_experiment_is_refused_with_its_differences(tmp_path):

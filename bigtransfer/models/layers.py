@@ -23,9 +23,11 @@ def standardize_kernel(w: jax.Array) -> jax.Array:
   `w` is [h, w, i, o], the result float32. Biased variance plus 1e-10, as in
   the released BiT code. https://arxiv.org/abs/1903.10520
   """
-  shifted, _, mean, var = _moments(w[None], num_groups=w.shape[-1])
+  # One row of weights a channel: XLA is slow at (1, 1, i, o) on CPU.
+  rows = w.reshape(1, -1, 1, w.shape[-1])
+  shifted, _, mean, var = _moments(rows, num_groups=w.shape[-1])
   rstd = _spread(lax.rsqrt(var + 1e-10), shifted)
-  return ((shifted - _spread(mean, shifted)) * rstd)[0]
+  return ((shifted - _spread(mean, shifted)) * rstd).reshape(w.shape)
 
 
 def group_norm(
