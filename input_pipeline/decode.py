@@ -56,7 +56,7 @@ def decode_inception_crop(
     shape = tf.io.extract_jpeg_shape(data)
     window = tf.stack(image_ops.sample_window(shape, bits[0], area, aspect))
     wanted = size if reduced else None
-    return tf.image.resize(_jpeg_window(data, window, wanted), size)
+    return image_ops.scale(_jpeg_window(data, window, wanted), size)
 
   def one(data, bits):
     if data.dtype != tf.string:

@@ -23,11 +23,10 @@ def standardize_kernel(w: jax.Array) -> jax.Array:
   `w` is [h, w, i, o], the result float32. Biased variance plus 1e-10, as in
   the released BiT code. https://arxiv.org/abs/1903.10520
   """
-  # One row of weights a channel: XLA is slow at (1, 1, i, o) on CPU.
-  rows = w.reshape(1, -1, 1, w.shape[-1])
-  shifted, _, mean, var = _moments(rows, num_groups=w.shape[-1])
-  rstd = _spread(lax.rsqrt(var + 1e-10), shifted)
-  return ((shifted - _spread(mean, shifted)) * rstd).reshape(w.shape)
+  # As a matrix, because XLA's CPU sums over (1, 1, i) are slow.
+  mean = functools.partial(jnp.mean, axis=0, keepdims=True)
+  shifted, _, mean, var = _moments(w.reshape(-1, w.shape[-1]), mean, axis=0)
+  return ((shifted - mean) * lax.rsqrt(var + 1e-10)).reshape(w.shape)
 
 
 def group_norm(
@@ -43,8 +42,7 @@ def group_norm(
     raise ValueError(
         f'{x.shape[-1]} channels not divisible by {num_groups} groups'
     )
-  shifted, _, mean, var = _moments(x, num_groups)
-  return _normalize(shifted, mean, var, scale, bias).astype(x.dtype)
+  return _normalize(x, scale, bias, num_groups)[0]
 
 
 def batch_norm(
@@ -62,10 +60,9 @@ def batch_norm(
         f'batch of {x.shape[0]} not divisible by bn_group_size={group_size}'
     )
   grouped = x.reshape(-1, group_size, *x.shape[1:])
-  shifted, pivot, mean, var = _moments(grouped, num_groups=x.shape[-1])
-  y = _normalize(shifted, mean, var, scale, bias)
-  y = y.reshape(x.shape).astype(x.dtype)
-  return y, jnp.mean(pivot + mean, 0), jnp.mean(var, 0)
+  y, *moments = _normalize(grouped, scale, bias, num_groups=x.shape[-1])
+  mean, var = (m.reshape(-1, x.shape[-1]).mean(0) for m in moments)
+  return y.reshape(x.shape), mean, var
 
 
 def root_max_pool(x: jax.Array) -> jax.Array:
@@ -82,41 +79,45 @@ def root_max_pool(x: jax.Array) -> jax.Array:
   return x
 
 
-def _moments(x, num_groups):
-  """Statistics of x [n, *p, h, w, c] over all but n and groups of channels.
+def _normalize(x, scale, bias, num_groups):
+  """Normalizes x [n, *p, h, w, c] over all but n and the groups of channels.
 
-  Returns x less a pivot, then pivot, mean and variance [n, c] where the mean
-  is that of the shifted x: all float32, equal for the channels of a group.
+  Returns also mean and variance, [n, 1.., c], equal within a group.
   """
   def mean(t):
-    t = jnp.mean(t, tuple(range(1, t.ndim - 1)))
-    groups = t.reshape(t.shape[0], num_groups, -1)
+    t = jnp.mean(t, tuple(range(1, t.ndim - 1)), keepdims=True)
+    groups = t.reshape(*t.shape[:-1], num_groups, -1)
     groups = jnp.broadcast_to(groups.mean(-1, keepdims=True), groups.shape)
     return groups.reshape(t.shape)
 
-  # The pivot is the mean over a sixteenth of the rows or more. The mean of
-  # any such part lies within sqrt(15) deviations of the whole mean, so that
-  # var = E[d^2] - E[d]^2 cancels at most four bits, for any input, and x is
-  # read once. Results do not depend on the pivot, so neither does the
-  # gradient; stopping it there keeps the derivative to one reduction, too.
+  shifted, pivot, offset, var = _moments(x, mean, axis=-3)
+  y = _affine(shifted, offset, var, scale, bias)
+  return y.astype(x.dtype), pivot + offset, var
+
+
+def _moments(x, mean, axis):
+  """Returns x - pivot, the pivot, E[x - pivot] and var[x], all float32.
+
+  `mean` averages and keeps the dimensions. The pivot is the mean of at least
+  a sixteenth of x, the first along `axis`. Such a part has a mean within
+  sqrt(15) deviations of that of x, so var = E[d^2] - E[d]^2 cancels four bits
+  at the most, whatever x is, and x is read once where two passes read it twice.
+  """
   x = x.astype(jnp.float32)
-  rows = -(-x.shape[-3] // 16)
-  pivot = lax.stop_gradient(mean(x[..., :rows, :, :]))
-  shifted = x - _spread(pivot, x)
-  first, second = mean(shifted), mean(jnp.square(shifted))
-  return shifted, pivot, first, jnp.maximum(second - jnp.square(first), 0.0)
+  part = lax.slice_in_dim(x, 0, -(-x.shape[axis] // 16), axis=axis)
+  # The results do not depend on the pivot, hence nor does the gradient.
+  pivot = lax.stop_gradient(mean(part))
+  shifted = x - pivot
+  offset = mean(shifted)
+  var = mean(jnp.square(shifted)) - jnp.square(offset)
+  return shifted, pivot, offset, jnp.maximum(var, 0.0)
 
 
-def _normalize(shifted, mean, var, scale, bias):
-  """(shifted - mean) / sqrt(var + eps) * scale + bias, one multiply-add."""
-  a = lax.rsqrt(var + _EPS) * scale[None]
-  b = bias[None] - mean * a
-  return shifted * _spread(a, shifted) + _spread(b, shifted)
-
-
-def _spread(t, x):
-  """t [n, c] shaped to broadcast against x [n, *p, c]."""
-  return jnp.expand_dims(t, tuple(range(1, x.ndim - 1)))
+def _affine(x, mean, var, scale, bias):
+  """(x - mean) / sqrt(var + eps) * scale + bias as one multiply-add."""
+  leading = tuple(range(x.ndim - 1))
+  a = lax.rsqrt(var + _EPS) * jnp.expand_dims(scale, leading)
+  return x * a + (jnp.expand_dims(bias, leading) - mean * a)
 
 
 class StdConv(nn.Module):
@@ -144,9 +145,14 @@ class StdConv(nn.Module):
       w = standardize_kernel(w)
       if self.unit_gain:
         w *= (k * k * x.shape[-1]) ** -0.5
+    x, w = x.astype(self.dtype), w.astype(self.dtype)
+    if k == self.stride == 1:
+      # A matrix product, whose derivative is much the faster on CPU.
+      y = x.reshape(-1, x.shape[-1]) @ w[0, 0]
+      return y.reshape(*x.shape[:-1], -1)
     return lax.conv_general_dilated(
-        x.astype(self.dtype),
-        w.astype(self.dtype),
+        x,
+        w,
         window_strides=(self.stride, self.stride),
         padding=[(pad, pad)] * 2,
         dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
@@ -174,8 +180,8 @@ class Norm(nn.Module):
     if self.kind == 'bn':
       return self._batch_norm(x, scale, bias)
     if self.kind == 'none':
-      y = x.astype(jnp.float32) * _spread(scale[None], x)
-      return (y + _spread(bias[None], x)).astype(x.dtype)
+      y = x.astype(jnp.float32) * scale.reshape(1, 1, 1, c)
+      return (y + bias.reshape(1, 1, 1, c)).astype(x.dtype)
     num_groups = {'gn': self.num_groups, 'ln': 1, 'in': c}[self.kind]
     return group_norm(x, scale, bias, num_groups)
 
@@ -183,9 +189,8 @@ class Norm(nn.Module):
     mean = self.variable('batch_stats', 'mean', jnp.zeros, scale.shape)
     var = self.variable('batch_stats', 'var', jnp.ones, scale.shape)
     if not self.train:
-      shifted = x.astype(jnp.float32) - _spread(mean.value[None], x)
-      zero = jnp.zeros_like(scale)[None]
-      y = _normalize(shifted, zero, var.value[None], scale, bias)
+      shifted = x.astype(jnp.float32) - mean.value.reshape(1, 1, 1, -1)
+      y = _affine(shifted, 0.0, var.value.reshape(1, 1, 1, -1), scale, bias)
       return y.astype(x.dtype)
     y, *batch = batch_norm(x, scale, bias, self.bn_group_size)
     for running, new in zip((mean, var), batch, strict=True):

@@ -124,7 +124,7 @@ def test_a_finished_run_does_nothing(runs):
 
 
 def test_one_device_continues_what_two_began(runs, tmp_path):
-  """The numbers differ in the last bits only, the examples not at all."""
+  """And in two micro-batches: the examples are the same, the sums rounded."""
   folder, _, _ = runs
   stopped = start(tmp_path / 'run', 'term@7')
   assert stopped.returncode == 75, stopped.stderr
@@ -139,4 +139,9 @@ def test_one_device_continues_what_two_began(runs, tmp_path):
   other = records(tmp_path / 'run' / 'metrics.jsonl')
   for a, b in zip(whole, other, strict=True):
     assert (a['step'], a['kind']) == (b['step'], b['kind'])
-    assert a['values']['loss'] == pytest.approx(b['values']['loss'], rel=1e-5)
+    # Equal up to the stop; the first loss after it comes from equal parameters;
+    # from there on training carries the differences in the last bits along.
+    tolerance = 0 if a['step'] <= 7 else 1e-6 if a['step'] == 8 else 1e-3
+    assert a['values']['loss'] == pytest.approx(
+        b['values']['loss'], rel=tolerance
+    )
