@@ -12,9 +12,9 @@ def get_config(arg=None):
   c = common.base()
 
   c.batch_size = 128
-  c.total_steps = '18 epochs'
+  c.total_steps = 1100
   c.log_every = 20
-  c.eval_every = c.checkpoint.every = '3 epochs'
+  c.eval_every = c.checkpoint.every = 220
   c.eval_batch_size = 500
   c.clip_norm = 1.0
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from input_pipeline import noise
 from input_pipeline.host import tf
 
-
 _FAR_LARGER = 8  # In pixels; measured at a size of 224 x 224.
 
 
