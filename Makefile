@@ -16,11 +16,11 @@ quickstart: $(VENV)/installed
 	$(VENV)/bin/python -m bigtransfer.main \
 	  --config configs/quickstart.py --workdir runs/quickstart
 
-# Stealing keeps neighbours, which share compiled steps, on one worker. Unlike
-# loadfile it ends, with the name of the test, when a worker crashes.
+# Unlike loadfile this ends, with the name of the test, when a worker crashes;
+# the marks in tests/e2e keep runs that several tests look at on one worker.
 test: $(VENV)/installed-test
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/python -m pytest -n auto --dist worksteal
+	$(VENV)/bin/python -m pytest -n auto --dist loadgroup
 
 clean:
 	rm -rf $(VENV)

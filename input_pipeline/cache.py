@@ -21,21 +21,21 @@ class _InMemory(sources.Source):
 
   def __init__(self, source):
     super().__init__(
-      len(source), source.features['image'], source.num_classes,
-      source.class_names,
-    )  # fmt: skip
-    self.where = source.where
-    rows, _ = datasets.eval_rows(
-      source, draws=1, batch_size=1, process=(0, 1)
+        len(source),
+        source.features['image'],
+        source.num_classes,
+        source.class_names,
     )
+    self.where = source.where
+    rows, _ = datasets.eval_rows(source, draws=1, batch_size=1, process=(0, 1))
     records = datasets.one_by_one(source, rows).map(
-      lambda row: (row['id'], source.parse(row['record'])), _READS_AT_ONCE
+        lambda row: (row['id'], source.parse(row['record'])), _READS_AT_ONCE
     )
     ids, examples = zip(*records.batch(256), strict=True)
     in_turn = np.argsort(tf.concat(ids, 0))
     self._examples = {
-      k: tf.gather(tf.concat([e[k] for e in examples], 0), in_turn)
-      for k in self.features
+        k: tf.gather(tf.concat([e[k] for e in examples], 0), in_turn)
+        for k in self.features
     }
 
   def fetch(self, ids):

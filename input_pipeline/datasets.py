@@ -26,9 +26,15 @@ def train_rows(source, *, draws, batch_size, seed, start_step, process, stream):
   local = order.local_size(batch_size, *process)
   if source.streaming:
     return lanes.train_rows(
-      source, draws=draws, batch_size=batch_size, seed=seed,
-      start_step=start_step, process=process, count=stream[0], window=stream[1],
-    )  # fmt: skip
+        source,
+        draws=draws,
+        batch_size=batch_size,
+        seed=seed,
+        start_step=start_step,
+        process=process,
+        count=stream[0],
+        window=stream[1],
+    )
   first = process[0] * local
 
   @as_it_is
@@ -39,7 +45,7 @@ def train_rows(source, *, draws, batch_size, seed, start_step, process, stream):
     return _fetched(source, ids, noise.draw(seed, epochs, ids, draws))
 
   rows = tf.data.Dataset.range(
-    start_step * local, np.iinfo(np.int64).max, _CHUNK
+      start_step * local, np.iinfo(np.int64).max, _CHUNK
   )
   return rows.map(chunk)
 
@@ -115,7 +121,7 @@ def _guarded(rows, one, threads):
     row = tf.data.Dataset.from_tensors(row)
     good = row.map(one)
     zeros = tf.nest.map_structure(
-      lambda spec: tf.zeros(spec.shape, spec.dtype), good.element_spec
+        lambda spec: tf.zeros(spec.shape, spec.dtype), good.element_spec
     )
     bad = row.map(lambda row: {**zeros, 'id': row['id']})
     return good.ignore_errors().concatenate(bad).take(1)

@@ -28,7 +28,7 @@ def decode(min_side=None, exif=False):
     if data.dtype != tf.string:
       return data
     image = tf.cond(
-      tf.io.is_jpeg(data), lambda: _jpeg(data, min_side), lambda: _other(data)
+        tf.io.is_jpeg(data), lambda: _jpeg(data, min_side), lambda: _other(data)
     )
     image = tf.ensure_shape(image, [None, None, 3])
     return orientation.upright(image, data) if exif else image
@@ -41,7 +41,7 @@ def decode(min_side=None, exif=False):
 
 
 def decode_inception_crop(
-  size, area=(0.05, 1.0), aspect=(3 / 4, 4 / 3), reduced=False
+    size, area=(0.05, 1.0), aspect=(3 / 4, 4 / 3), reduced=False
 ):
   """Decodes only the window that `inception_crop` would have cropped.
 
@@ -65,9 +65,9 @@ def decode_inception_crop(
     # the end all of it is decoded, so that it fails in each epoch or in none.
     whole = tf.io.is_jpeg(data) & tf.equal(_bytes(data, -2, 2), b'\xff\xd9')
     image = tf.cond(
-      whole,
-      lambda: fused(data, bits),
-      lambda: plain.one(_other(data), bits),
+        whole,
+        lambda: fused(data, bits),
+        lambda: plain.one(_other(data), bits),
     )
     return tf.ensure_shape(image, [*size, 3])
 
@@ -79,7 +79,7 @@ def _jpeg(data, min_side):
     return tf.io.decode_jpeg(data, channels=3)
   shape = tf.io.extract_jpeg_shape(data)[:2]
   return _at_scale(
-    shape, (min_side, min_side), lambda r: tf.io.decode_jpeg(data, 3, ratio=r)
+      shape, (min_side, min_side), lambda r: tf.io.decode_jpeg(data, 3, ratio=r)
   )
 
 
@@ -102,18 +102,16 @@ def _at_scale(shape, wanted, decode_at):
   """Calls `decode_at` with the largest ratio that leaves `wanted` pixels."""
   spare = tf.reduce_min(shape // tf.constant(wanted))
   index = tf.reduce_sum(tf.cast(spare >= _RATIOS[1:], tf.int32))
-  return tf.switch_case(
-    index, [lambda r=r: decode_at(r) for r in _RATIOS]
-  )
+  return tf.switch_case(index, [lambda r=r: decode_at(r) for r in _RATIOS])
 
 
 def _other(data):
   return tf.case(
-    [
-      (tf.equal(_bytes(data, 8, 4), b'WEBP'), lambda: _webp(data)),
-      (tf.equal(_bytes(data, 0, 2), b'BM'), lambda: _bmp(data)),
-    ],
-    lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
+      [
+          (tf.equal(_bytes(data, 8, 4), b'WEBP'), lambda: _webp(data)),
+          (tf.equal(_bytes(data, 0, 2), b'BM'), lambda: _bmp(data)),
+      ],
+      lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
   )
 
 
@@ -141,7 +139,7 @@ def _bmp(data):
     return tf.gather(colours, tf.cast(index, tf.int32))
 
   return tf.cond(
-    tf.equal(header[7], 8),
-    table,
-    lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
+      tf.equal(header[7], 8),
+      table,
+      lambda: tf.io.decode_image(data, channels=3, expand_animations=False),
   )

@@ -100,7 +100,7 @@ def random_crop(size):
   def _offsets(image, bits):
     rows, cols = _room(image, height, width)
     return noise.below(bits[..., 0], rows + 1), noise.below(
-      bits[..., 1], cols + 1
+        bits[..., 1], cols + 1
     )
 
   return Op(one, many, draws=2)
@@ -115,7 +115,7 @@ def inception_crop(size, area=(0.05, 1.0), aspect=(3 / 4, 4 / 3)):
 
   def one(image, bits):
     top, left, height, width = sample_window(
-      tf.shape(image), bits[0], area, aspect
+        tf.shape(image), bits[0], area, aspect
     )
     image = image[top : top + height, left : left + width]
     return scale(image, size)
@@ -140,13 +140,13 @@ def flip_lr():
   def one(image, bits):
     # A reversal costs as much as a resize: not computed where it is not used.
     return tf.cond(
-      _heads(bits[0]), lambda: tf.reverse(image, [-2]), lambda: image
+        _heads(bits[0]), lambda: tf.reverse(image, [-2]), lambda: image
     )
 
   def many(images, bits):
     # Unlike tf.where, Select copies an image as a whole: ten times as fast.
     return tf.raw_ops.Select(
-      condition=_heads(bits[:, 0]), x=tf.reverse(images, [-2]), y=images
+        condition=_heads(bits[:, 0]), x=tf.reverse(images, [-2]), y=images
     )
 
   return Op(one, many, draws=1)
@@ -176,22 +176,22 @@ def scale(image, size, method='bilinear', antialias=False):
   if rows is None or cols is None:
     rows, cols = tf.unstack(tf.shape(image)[-3:-1])
   return tf.cond(
-    tf.convert_to_tensor(rows * cols < _FAR_LARGER * size[0] * size[1]),
-    lambda: plain(tf.cast(image, tf.float32)),
-    lambda: plain(image),
+      tf.convert_to_tensor(rows * cols < _FAR_LARGER * size[0] * size[1]),
+      lambda: plain(tf.cast(image, tf.float32)),
+      lambda: plain(image),
   )
 
 
 def sample_window(shape, bits, area, aspect):
   """Returns int32 top, left, height, width of a random window in `shape`."""
   begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-    shape,
-    tf.zeros([0, 0, 4]),
-    seed=tf.bitcast(bits, tf.int32),
-    min_object_covered=0.0,
-    aspect_ratio_range=aspect,
-    area_range=area,
-    use_image_if_no_bounding_boxes=True,
+      shape,
+      tf.zeros([0, 0, 4]),
+      seed=tf.bitcast(bits, tf.int32),
+      min_object_covered=0.0,
+      aspect_ratio_range=aspect,
+      area_range=area,
+      use_image_if_no_bounding_boxes=True,
   )
   return begin[0], begin[1], size[0], size[1]
 
@@ -204,7 +204,7 @@ def _room(image, height, width):
   known = image.shape[-3:-1]
   if known.is_fully_defined() and (known[0] < height or known[1] < width):
     raise ValueError(
-      f'a crop of {(height, width)} does not fit in images of {tuple(known)}'
+        f'a crop of {(height, width)} does not fit in images of {tuple(known)}'
     )
   shape = tf.shape(image)
   return shape[-3] - height, shape[-2] - width
@@ -214,7 +214,7 @@ def _crop(image, top, left, height, width):
   image = image[..., top : top + height, left : left + width, :]
   # Slicing stops at the border: a too small image is found here.
   return tf.ensure_shape(
-    image, [*image.shape[:-3], height, width, image.shape[-1]]
+      image, [*image.shape[:-3], height, width, image.shape[-1]]
   )
 
 

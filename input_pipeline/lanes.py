@@ -23,7 +23,7 @@ _FILES_AT_ONCE = 16
 
 
 def train_rows(
-  source, *, draws, batch_size, seed, start_step, process, count, window
+    source, *, draws, batch_size, seed, start_step, process, count, window
 ):
   """Returns the endless rows {'id', 'record', 'bits'} of this process.
 
@@ -34,8 +34,8 @@ def train_rows(
   count = count or math.gcd(batch_size, _DEFAULT_COUNT)
   if batch_size % count or count % process[1]:
     raise ValueError(
-      f'data.lanes={count} must divide batch_size={batch_size} and be a'
-      f' multiple of the {process[1]} processes'
+        f'data.lanes={count} must divide batch_size={batch_size} and be a'
+        f' multiple of the {process[1]} processes'
     )
   size, shards = len(source), len(source.counts)
   rows_per_step = batch_size // count
@@ -54,30 +54,30 @@ def train_rows(
     skip = seen - passed(lane, epoch)
     pieces = cut(source.counts, shard_order, low, low + sizes[lane], skip)
     return tf.data.Dataset.from_tensor_slices(pieces).flat_map(
-      lambda piece: _shuffled(_read(source, piece), piece, epoch)
+        lambda piece: _shuffled(_read(source, piece), piece, epoch)
     )
 
   def _shuffled(rows, piece, epoch):
     key = noise.fold(noise.epoch_key(seed, epoch), piece[0])
     rows = rows.shuffle(
-      max(window // count, 1),
-      seed=tf.bitcast(key, tf.int64),
-      reshuffle_each_iteration=False,
+        max(window // count, 1),
+        seed=tf.bitcast(key, tf.int64),
+        reshuffle_each_iteration=False,
     )
     return rows.skip(piece[3]).map(
-      lambda i, record: _row(i, record, noise.draw(seed, epoch, i, draws))
+        lambda i, record: _row(i, record, noise.draw(seed, epoch, i, draws))
     )
 
   def of_lane(lane):
     epochs = tf.data.Dataset.range(
-      (seen * count + lane) // size, np.iinfo(np.int64).max
+        (seen * count + lane) // size, np.iinfo(np.int64).max
     )
     return epochs.flat_map(lambda epoch: of_epoch(lane, epoch))
 
   own = count // process[1]
   first = process[0] * own
   return tf.data.Dataset.range(first, first + own).interleave(
-    as_it_is(of_lane), own, rows_per_step, min(own, _FILES_AT_ONCE)
+      as_it_is(of_lane), own, rows_per_step, min(own, _FILES_AT_ONCE)
   )
 
 
@@ -88,11 +88,11 @@ def eval_rows(source, low, high, *, draws):
 
   def read(piece):
     return _read(source, piece).map(
-      lambda i, record: _row(i, record, noise.draw(0, 0, i, draws))
+        lambda i, record: _row(i, record, noise.draw(0, 0, i, draws))
     )
 
   return tf.data.Dataset.from_tensor_slices(pieces).interleave(
-    as_it_is(read), _FILES_AT_ONCE, 1, _FILES_AT_ONCE
+      as_it_is(read), _FILES_AT_ONCE, 1, _FILES_AT_ONCE
   )
 
 
@@ -123,7 +123,7 @@ def _read(source, piece):
   shard, first, take = piece[0], piece[1], piece[2]
   start = tf.gather(source.starts, shard) + first
   records = tf.data.TFRecordDataset(
-    tf.gather(source.paths, shard), buffer_size=_READ_BUFFER
+      tf.gather(source.paths, shard), buffer_size=_READ_BUFFER
   )
   records = records.skip(tf.gather(source.firsts, shard) + first).take(take)
   ids = tf.data.Dataset.range(start, start + take)

@@ -8,9 +8,18 @@ from input_pipeline.host import tf
 
 # The last four are not decoded: listed, they are reported and not passed over.
 _SUFFIXES = (
-  '.bmp', '.gif', '.jpeg', '.jpg', '.jxl', '.png', '.webp',
-  '.avif', '.heic', '.tif', '.tiff',
-)  # fmt: skip
+    '.bmp',
+    '.gif',
+    '.jpeg',
+    '.jpg',
+    '.jxl',
+    '.png',
+    '.webp',
+    '.avif',
+    '.heic',
+    '.tif',
+    '.tiff',
+)
 
 
 def class_folders(folder, classes=None, *, allow_empty=False):
@@ -33,25 +42,25 @@ def class_folders(folder, classes=None, *, allow_empty=False):
   found = [name for name in _visible(folder) if _is_dir(folder, name)]
   if not found:
     raise FileNotFoundError(
-      f'{folder} has no class folders: expected {folder}/CLASS/*.jpg'
+        f'{folder} has no class folders: expected {folder}/CLASS/*.jpg'
     )
   classes = tuple(found if classes is None else classes)
   if extra := sorted(set(found) - set(classes)):
     raise ValueError(
-      f'{folder}/{extra[0]}: the training split has no class {extra[0]!r}, only'
-      f' {_few(classes)}'
+        f'{folder}/{extra[0]}: the training split has no class {extra[0]!r}, only'
+        f' {_few(classes)}'
     )
   paths, labels = [], []
   for name in found:
     images = [
-      os.path.join(folder, name, file)
-      for file in _visible(os.path.join(folder, name))
-      if file.lower().endswith(_SUFFIXES)
+        os.path.join(folder, name, file)
+        for file in _visible(os.path.join(folder, name))
+        if file.lower().endswith(_SUFFIXES)
     ]
     if not images and not allow_empty:
       raise ValueError(
-        f'{folder}/{name} has no images: remove it, or keep its class index'
-        ' with data.allow_empty_classes=True'
+          f'{folder}/{name} has no images: remove it, or keep its class index'
+          ' with data.allow_empty_classes=True'
       )
     paths += images
     labels += [classes.index(name)] * len(images)
@@ -96,7 +105,7 @@ def _label(text, classes, line):
     return int(text)
   if text not in classes:
     raise ValueError(
-      f'{line}: the training split has no label {text!r}, only {_few(classes)}'
+        f'{line}: the training split has no label {text!r}, only {_few(classes)}'
     )
   return classes.index(text)
 

@@ -12,21 +12,21 @@ from input_pipeline import decode, image_ops, randaugment
 from input_pipeline.host import tf
 
 REGISTRY = {
-  make.__name__: make
-  for make in (
-    decode.decode,
-    decode.decode_inception_crop,
-    image_ops.central_crop,
-    image_ops.flip_lr,
-    image_ops.grey,
-    image_ops.inception_crop,
-    image_ops.pad,
-    image_ops.random_crop,
-    image_ops.resize,
-    image_ops.resize_small,
-    image_ops.value_range,
-    randaugment.randaugment,
-  )
+    make.__name__: make
+    for make in (
+        decode.decode,
+        decode.decode_inception_crop,
+        image_ops.central_crop,
+        image_ops.flip_lr,
+        image_ops.grey,
+        image_ops.inception_crop,
+        image_ops.pad,
+        image_ops.random_crop,
+        image_ops.resize,
+        image_ops.resize_small,
+        image_ops.value_range,
+        randaugment.randaugment,
+    )
 }
 
 
@@ -75,13 +75,13 @@ def _parse(item):
     kwargs = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
   except (SyntaxError, ValueError, AttributeError):
     raise ValueError(
-      f'cannot read the operation {item!r}: expected a name or name(literals)'
+        f'cannot read the operation {item!r}: expected a name or name(literals)'
     ) from None
   if name not in REGISTRY:
     near = difflib.get_close_matches(name, REGISTRY, n=1, cutoff=0)[0]
     raise ValueError(
-      f'unknown operation {name!r}; did you mean {near!r}? There is'
-      f' {", ".join(sorted(REGISTRY))}'
+        f'unknown operation {name!r}; did you mean {near!r}? There is'
+        f' {", ".join(sorted(REGISTRY))}'
     )
   make = REGISTRY[name]
   try:
@@ -89,5 +89,5 @@ def _parse(item):
     return make(*args, **kwargs)
   except (TypeError, ValueError) as error:
     raise ValueError(
-      f'{item!r}: {error}; expected {name}{inspect.signature(make)}'
+        f'{item!r}: {error}; expected {name}{inspect.signature(make)}'
     ) from None

@@ -19,7 +19,7 @@ _ORDER = -2
 
 
 def ids_at(
-  step, *, num_examples, batch_size, seed, process_index=0, process_count=1
+    step, *, num_examples, batch_size, seed, process_index=0, process_count=1
 ):
   """Returns int64 ids [batch_size // process_count]: this process's rows.
 
@@ -29,7 +29,7 @@ def ids_at(
   local = local_size(batch_size, process_index, process_count)
   if step < 0 or num_examples < 1:
     raise ValueError(
-      f'step={step} must be >= 0 and num_examples={num_examples} >= 1'
+        f'step={step} must be >= 0 and num_examples={num_examples} >= 1'
     )
   first = step * batch_size + process_index * local
   positions = tf.range(first, first + local, dtype=tf.int64)
@@ -41,14 +41,14 @@ def local_size(batch_size, process_index, process_count):
   """Returns the rows per process; raises ValueError if they are not equal."""
   if not 0 <= process_index < process_count:
     raise ValueError(
-      f'process_index={process_index} is not in [0, {process_count})'
+        f'process_index={process_index} is not in [0, {process_count})'
     )
   if batch_size < 1 or batch_size % process_count:
     below = batch_size // process_count * process_count
     raise ValueError(
-      f'batch_size={batch_size} is not a positive multiple of the'
-      f' {process_count} processes; nearest: {below or process_count} and'
-      f' {below + process_count}'
+        f'batch_size={batch_size} is not a positive multiple of the'
+        f' {process_count} processes; nearest: {below or process_count} and'
+        f' {below + process_count}'
     )
   return batch_size // process_count
 
@@ -61,10 +61,10 @@ def shuffled(positions, *, num_examples, seed):
   num_examples = tf.constant(num_examples, tf.int64)
   epochs = positions // num_examples
   ids = tf.raw_ops.RandomIndexShuffle(
-    index=positions % num_examples,
-    seed=_words(noise.fold(noise.epoch_key(seed, epochs), _ORDER)),
-    max_index=num_examples - 1,
-    rounds=_ROUNDS,
+      index=positions % num_examples,
+      seed=_words(noise.fold(noise.epoch_key(seed, epochs), _ORDER)),
+      max_index=num_examples - 1,
+      rounds=_ROUNDS,
   )
   return ids, epochs
 

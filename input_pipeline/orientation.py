@@ -14,12 +14,12 @@ _START_OF_SCAN = 0xDA
 def upright(image, data):
   """Turns `image` [h, w, c], decoded from the bytes `data`, upright."""
   code = tf.numpy_function(
-    lambda data: np.int32(read(data)), [data], tf.int32, stateful=False
+      lambda data: np.int32(read(data)), [data], tf.int32, stateful=False
   )
   # Codes 5-8 lie on their side; then come flips: 2 and 3 left to right, 3 and
   # 4 top to bottom, and so on (EXIF 2.32, tag 0x0112).
   image = tf.cond(
-    code >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image
+      code >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image
   )
   image = _where(image, code, (2, 3, 6, 7), axis=1)
   return _where(image, code, (3, 4, 7, 8), axis=0)
@@ -56,7 +56,7 @@ def _from_tiff(tiff):
 
 def _where(image, code, codes, axis):
   return tf.cond(
-    tf.reduce_any(tf.equal(code, codes)),
-    lambda: tf.reverse(image, [axis]),
-    lambda: image,
+      tf.reduce_any(tf.equal(code, codes)),
+      lambda: tf.reverse(image, [axis]),
+      lambda: image,
   )

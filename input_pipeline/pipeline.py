@@ -19,20 +19,20 @@ BadImage = reader_lib.BadImage
 
 
 def train_batches(
-  source,
-  *,
-  batch_size,
-  ops,
-  seed,
-  start_step=0,
-  process_index=0,
-  process_count=1,
-  bad_images='stop',
-  threads=0,
-  prefetch=2,
-  cache='none',
-  shuffle_buffer=16384,
-  lanes=0,
+    source,
+    *,
+    batch_size,
+    ops,
+    seed,
+    start_step=0,
+    process_index=0,
+    process_count=1,
+    bad_images='stop',
+    threads=0,
+    prefetch=2,
+    cache='none',
+    shuffle_buffer=16384,
+    lanes=0,
 ):
   """Returns the endless iterator of training batches from `start_step` on.
 
@@ -56,26 +56,26 @@ def train_batches(
     ValueError: for an unknown operation or option or sizes that do not fit.
   """
   return TrainBatches(
-    reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
-    start_step,
-    batch_size=batch_size,
-    seed=seed,
-    process=(process_index, process_count),
-    stream=(lanes, shuffle_buffer),
+      reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
+      start_step,
+      batch_size=batch_size,
+      seed=seed,
+      process=(process_index, process_count),
+      stream=(lanes, shuffle_buffer),
   )
 
 
 def eval_batches(
-  source,
-  *,
-  batch_size,
-  ops,
-  process_index=0,
-  process_count=1,
-  bad_images='stop',
-  threads=0,
-  prefetch=2,
-  cache='none',
+    source,
+    *,
+    batch_size,
+    ops,
+    process_index=0,
+    process_count=1,
+    bad_images='stop',
+    threads=0,
+    prefetch=2,
+    cache='none',
 ):
   """Returns a finite EvalBatches with each example exactly once.
 
@@ -83,9 +83,9 @@ def eval_batches(
   not divide is rounded up.
   """
   return EvalBatches(
-    reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
-    -(-batch_size // process_count) * process_count,
-    (process_index, process_count),
+      reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
+      -(-batch_size // process_count) * process_count,
+      (process_index, process_count),
   )
 
 
@@ -103,8 +103,8 @@ class Data:
   def __init__(self, config, process_index=0, process_count=1):
     """`config` is the whole config. Raises what sources and batches raise."""
     self._process = {
-      'process_index': process_index,
-      'process_count': process_count,
+        'process_index': process_index,
+        'process_count': process_count,
     }
     self._sources, self._evaluations = {}, {}
     train = self._source(config.data, config.data.train_split)
@@ -119,15 +119,15 @@ class Data:
     """Returns the TrainBatches of `config`, a phase's, from `start_step` on."""
     data = config.data
     return train_batches(
-      self._source(data, data.train_split),
-      batch_size=config.batch_size,
-      ops=data.train_ops,
-      seed=config.seed,
-      start_step=start_step,
-      shuffle_buffer=data.shuffle_buffer,
-      lanes=data.lanes,
-      **_options(data),
-      **self._process,
+        self._source(data, data.train_split),
+        batch_size=config.batch_size,
+        ops=data.train_ops,
+        seed=config.seed,
+        start_step=start_step,
+        shuffle_buffer=data.shuffle_buffer,
+        lanes=data.lanes,
+        **_options(data),
+        **self._process,
     )
 
   def evaluate(self, config, split=None):
@@ -137,11 +137,11 @@ class Data:
     key = data.to_json(), split, batch_size
     if key not in self._evaluations:
       self._evaluations[key] = eval_batches(
-        self._source(data, split),
-        batch_size=batch_size,
-        ops=data.eval_ops,
-        **_options(data),
-        **self._process,
+          self._source(data, split),
+          batch_size=batch_size,
+          ops=data.eval_ops,
+          **_options(data),
+          **self._process,
       )
     return self._evaluations[key]
 
@@ -169,9 +169,13 @@ class TrainBatches:
     self._step = start_step
     self._local = order.local_size(batch_size, *process)
     self._rows_from = functools.partial(
-      datasets.train_rows, reader.source, draws=reader.chain.draws,
-      batch_size=batch_size, process=process, **kwargs,
-    )  # fmt: skip
+        datasets.train_rows,
+        reader.source,
+        draws=reader.chain.draws,
+        batch_size=batch_size,
+        process=process,
+        **kwargs,
+    )
     data = reader.batches(self._rows_from(start_step=start_step), self._local)
     self.spec = _spec(data, batch_size)
     self.bad = []
@@ -210,9 +214,11 @@ class EvalBatches:
     self._reader = reader
     self._local = batch_size // process[1]
     self._rows, _ = datasets.eval_rows(
-      reader.source, draws=reader.chain.draws, batch_size=batch_size,
-      process=process,
-    )  # fmt: skip
+        reader.source,
+        draws=reader.chain.draws,
+        batch_size=batch_size,
+        process=process,
+    )
     self._data = reader.batches(self._rows, self._local)
     self.spec = _spec(self._data, batch_size)
     self.num_examples = len(reader.source)
@@ -231,7 +237,7 @@ class EvalBatches:
       except tf.errors.OpError as error:
         skip = step * self._local
         raise self._reader.explain(
-          self._rows, skip, self._local, error
+            self._rows, skip, self._local, error
         ) from None
       if batch is not None:
         self.bad += self._reader.check(batch, lowest=-1)
@@ -254,12 +260,12 @@ def _options(data):
 
 def _spec(data, batch_size):
   spec = {
-    k: ((batch_size, *s.shape[1:]), s.dtype.as_numpy_dtype)
-    for k, s in data.element_spec.items()
+      k: ((batch_size, *s.shape[1:]), s.dtype.as_numpy_dtype)
+      for k, s in data.element_spec.items()
   }
   if None in spec['image'][0]:
     raise ValueError(
-      f'the operations leave the image size open, {spec["image"][0]}: end with'
-      ' a resize or a crop'
+        f'the operations leave the image size open, {spec["image"][0]}: end with'
+        ' a resize or a crop'
     )
   return spec

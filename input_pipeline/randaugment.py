@@ -32,9 +32,7 @@ def randaugment(layers=2, magnitude=10):
     for i in range(layers):
       positive = noise.uniform(bits[2 * i + 1]) < 0.5
       signed = tf.where(positive, strength, -strength)
-      branches = [
-        functools.partial(op, image, strength, signed) for op in _OPS
-      ]
+      branches = [functools.partial(op, image, strength, signed) for op in _OPS]
       image = tf.switch_case(noise.below(bits[2 * i], len(_OPS)), branches)
     return tf.ensure_shape(image, shape)
 
@@ -139,20 +137,20 @@ def _translate_y(image, strength, signed):
 
 
 _OPS = (
-  _identity,
-  _autocontrast,
-  _equalize,
-  _rotate,
-  _solarize,
-  _color,
-  _posterize,
-  _contrast,
-  _brightness,
-  _sharpness,
-  _shear_x,
-  _shear_y,
-  _translate_x,
-  _translate_y,
+    _identity,
+    _autocontrast,
+    _equalize,
+    _rotate,
+    _solarize,
+    _color,
+    _posterize,
+    _contrast,
+    _brightness,
+    _sharpness,
+    _shear_x,
+    _shear_y,
+    _translate_x,
+    _translate_y,
 )
 
 
@@ -168,17 +166,17 @@ def _warp(image, matrix, shift=(0.0, 0.0)):
   centre = (size - 1) / 2
   (a, b), (c, d) = matrix
   to = [
-    centre[0] - a * centre[0] - b * centre[1] + shift[0] * size[0],
-    centre[1] - c * centre[0] - d * centre[1] + shift[1] * size[1],
+      centre[0] - a * centre[0] - b * centre[1] + shift[0] * size[0],
+      centre[1] - c * centre[0] - d * centre[1] + shift[1] * size[1],
   ]
   transform = tf.stack([a, b, to[0], c, d, to[1], 0.0, 0.0])
   warped = tf.raw_ops.ImageProjectiveTransformV3(
-    images=image[tf.newaxis],
-    transforms=transform[tf.newaxis],
-    output_shape=tf.shape(image)[:2],
-    interpolation='BILINEAR',
-    fill_mode='CONSTANT',
-    fill_value=_GREY,
+      images=image[tf.newaxis],
+      transforms=transform[tf.newaxis],
+      output_shape=tf.shape(image)[:2],
+      interpolation='BILINEAR',
+      fill_mode='CONSTANT',
+      fill_value=_GREY,
   )
   return warped[0]
 

@@ -23,8 +23,8 @@ class Reader:
     encoded = self.source.features['image'].dtype == tf.string
     if encoded and not self.chain.decodes:
       raise ValueError(
-        f'the images are encoded: {ops!r} must begin with decode or'
-        ' decode_inception_crop'
+          f'the images are encoded: {ops!r} must begin with decode or'
+          ' decode_inception_crop'
       )
     self._skip = bad_images == 'skip'
     self._threads = threads
@@ -32,9 +32,13 @@ class Reader:
 
   def batches(self, rows, size):
     data = datasets.batches(
-      self.source, rows, self.chain, size=size, skip=self._skip,
-      threads=self._threads,
-    )  # fmt: skip
+        self.source,
+        rows,
+        self.chain,
+        size=size,
+        skip=self._skip,
+        threads=self._threads,
+    )
     return data.prefetch(self._prefetch)
 
   def check(self, batch, lowest):
@@ -47,8 +51,8 @@ class Reader:
     if wrong.size:
       found = label[ids == wrong[0]][0]
       raise BadImage(
-        f'{self.source.where(wrong[0])} (id {wrong[0]}): label {found} is not'
-        f' in [{lowest}, {classes}), the classes of the training split'
+          f'{self.source.where(wrong[0])} (id {wrong[0]}): label {found} is not'
+          f' in [{lowest}, {classes}), the classes of the training split'
       )
     left_out = ids[batch['mask'] == 0].tolist()
     return [(i, self.source.where(i)) for i in left_out]

@@ -28,7 +28,7 @@ class Records(sources.Source):
     """`shards` is [(path, first, count)]."""
     paths, firsts, counts = zip(*shards, strict=True)
     super().__init__(
-      sum(counts), tf.TensorSpec((), tf.string), num_classes, class_names
+        sum(counts), tf.TensorSpec((), tf.string), num_classes, class_names
     )
     self.paths = list(paths)
     self.firsts = np.array(firsts, np.int64)
@@ -62,13 +62,13 @@ class TfRecord(Records):
   streaming = True
 
   def __init__(
-    self,
-    pattern,
-    *,
-    num_classes,
-    image_key='image/encoded',
-    label_key='image/class/label',
-    label_offset=0,
+      self,
+      pattern,
+      *,
+      num_classes,
+      image_key='image/encoded',
+      label_key='image/class/label',
+      label_offset=0,
   ):
     paths = sorted(tf.io.gfile.glob(pattern))
     paths = [path for path in paths if not path.endswith('.json')]
@@ -83,11 +83,11 @@ class TfRecord(Records):
   def parse(self, record):
     image, label = self._keys
     example = tf.io.parse_single_example(
-      record,
-      {
-        image: tf.io.FixedLenFeature([], tf.string),
-        label: tf.io.FixedLenFeature([], tf.int64),
-      },
+        record,
+        {
+            image: tf.io.FixedLenFeature([], tf.string),
+            label: tf.io.FixedLenFeature([], tf.int64),
+        },
     )
     label = tf.cast(example[label], tf.int32) + self._offset
     return {'image': example[image], 'label': label}
@@ -114,8 +114,8 @@ def shard_counts(paths):
     records, size = known[path]
     if size != (now := tf.io.gfile.stat(path).length):
       raise ValueError(
-        f'{path} has {now} bytes and not {size} as in {_COUNTS} beside it:'
-        ' write that file again'
+          f'{path} has {now} bytes and not {size} as in {_COUNTS} beside it:'
+          ' write that file again'
       )
     return records
 
@@ -141,8 +141,11 @@ def write_counts(pattern):
   """Writes record_counts.json beside the files: for buckets, once."""
   paths = sorted(tf.io.gfile.glob(pattern))
   table = {
-    os.path.basename(path): (count_records(path), tf.io.gfile.stat(path).length)
-    for path in paths
+      os.path.basename(path): (
+          count_records(path),
+          tf.io.gfile.stat(path).length,
+      )
+      for path in paths
   }
   name = os.path.join(os.path.dirname(pattern), _COUNTS)
   with tf.io.gfile.GFile(name, 'w') as file:
@@ -156,7 +159,7 @@ def count_records(path):
   at = count = 0
   # GFile reads half a megabyte after each seek; a bucket has no other way.
   with tf.io.gfile.GFile(path, 'rb') if '://' in path else open(
-    path, 'rb', buffering=0
+      path, 'rb', buffering=0
   ) as file:
     while at + 12 <= size:
       file.seek(at)
@@ -164,7 +167,7 @@ def count_records(path):
       count += 1
   if at != size:
     raise ValueError(
-      f'{path} is cut off or no TFRecord file: record {count} would end at byte'
-      f' {at} of {size}'
+        f'{path} is cut off or no TFRecord file: record {count} would end at byte'
+        f' {at} of {size}'
     )
   return count

@@ -70,21 +70,23 @@ class ArraySource(Source):
       image = image[..., np.newaxis]
     if image.ndim != 4 or label.shape != image.shape[:1]:
       raise ValueError(
-        f'image {image.shape} must be [n, h, w] or [n, h, w, c] and label'
-        f' {label.shape} must be [n]'
+          f'image {image.shape} must be [n, h, w] or [n, h, w, c] and label'
+          f' {label.shape} must be [n]'
       )
     if label.dtype.kind not in 'iu':
       raise ValueError(f'label must be integers, not {label.dtype}')
     if num_classes is None:
       num_classes = len(class_names or ()) or int(label.max(initial=-1)) + 1
     super().__init__(
-      len(label), tf.TensorSpec(image.shape[1:], image.dtype), num_classes,
-      class_names,
-    )  # fmt: skip
+        len(label),
+        tf.TensorSpec(image.shape[1:], image.dtype),
+        num_classes,
+        class_names,
+    )
     check_labels(label, self)
     self._arrays = {
-      'image': tf.constant(image),
-      'label': tf.constant(label, tf.int32),
+        'image': tf.constant(image),
+        'label': tf.constant(label, tf.int32),
     }
 
   def fetch(self, ids):
@@ -111,8 +113,8 @@ class Files(Source):
     self.paths = list(paths)
     check_labels(np.asarray(labels), self)
     self._table = {
-      'image': tf.constant(self.paths),
-      'label': tf.constant(labels, tf.int32),
+        'image': tf.constant(self.paths),
+        'label': tf.constant(labels, tf.int32),
     }
 
   def fetch(self, ids):
@@ -135,7 +137,7 @@ class ImageFolder(Files):
   def __init__(self, root, split='', classes=None, *, allow_empty=False):
     folder = os.path.join(root, split) if split else root
     paths, labels, classes = listing.class_folders(
-      folder, classes, allow_empty=allow_empty
+        folder, classes, allow_empty=allow_empty
     )
     super().__init__(paths, labels, len(classes), classes)
 
@@ -153,7 +155,7 @@ class CsvSource(Files):
       num_classes = len(classes)
     self._lines = lines
     super().__init__(
-      paths, labels, num_classes or max(labels, default=-1) + 1, classes
+        paths, labels, num_classes or max(labels, default=-1) + 1, classes
     )
 
   def where(self, example_id):
@@ -165,8 +167,8 @@ def check_labels(labels, source):
   bad = np.flatnonzero((labels < -1) | (labels >= source.num_classes))
   if bad.size:
     raise ValueError(
-      f'{source.where(int(bad[0]))}: label {labels[bad[0]]} is not in [0,'
-      f' {source.num_classes}), the classes of the training split'
+        f'{source.where(int(bad[0]))}: label {labels[bad[0]]} is not in [0,'
+        f' {source.num_classes}), the classes of the training split'
     )
 
 
@@ -177,7 +179,7 @@ def make(data, split, train=None):
   """
   if data.source not in _MAKERS:
     raise ValueError(
-      f'data.source={data.source!r}; there is {", ".join(sorted(_MAKERS))}'
+        f'data.source={data.source!r}; there is {", ".join(sorted(_MAKERS))}'
     )
   if data.source != 'embedded' and not (data.path or data.source == 'tfds'):
     raise ValueError(f'data.path is not set; {data.source!r} reads from there')
@@ -192,7 +194,7 @@ def _embedded(data, split, train):
 def _folder(data, split, train):
   classes = None if train is None else train.class_names
   return ImageFolder(
-    data.path, split, classes, allow_empty=data.allow_empty_classes
+      data.path, split, classes, allow_empty=data.allow_empty_classes
   )
 
 
@@ -218,9 +220,9 @@ def _tfrecord(data, split, train):
 
 
 _MAKERS = {
-  'embedded': _embedded,
-  'folder': _folder,
-  'csv': _csv,
-  'tfds': _tfds,
-  'tfrecord': _tfrecord,
+    'embedded': _embedded,
+    'folder': _folder,
+    'csv': _csv,
+    'tfds': _tfds,
+    'tfrecord': _tfrecord,
 }

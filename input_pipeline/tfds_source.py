@@ -29,32 +29,33 @@ def make(name, split, data_dir=None):
   builder = tfds.builder_from_directory(folder)
   features = builder.info.features
   if not {'image', 'label'} <= set(features) or not isinstance(
-    features['label'], tfds.features.ClassLabel
+      features['label'], tfds.features.ClassLabel
   ):
     raise ValueError(f'{folder}: needs an image and a label, has {features}')
   try:
     instructions = builder.info.splits[split].file_instructions
   except (KeyError, ValueError, AssertionError):
     raise ValueError(
-      f'{folder} has no split {split!r}; there is {sorted(builder.info.splits)}'
+        f'{folder} has no split {split!r}; there is {sorted(builder.info.splits)}'
     ) from None
   streaming = builder.info.file_format == tfds.core.FileFormat.TFRECORD
   return (_TfRecords if streaming else _ArrayRecords)(instructions, features)
 
 
 class _Tfds(records.Records):
+
   def __init__(self, instructions, features):
     label = features['label']
     super().__init__(
-      [(i.filename, i.skip, i.take) for i in instructions],
-      label.num_classes,
-      label.names and tuple(label.names),
+        [(i.filename, i.skip, i.take) for i in instructions],
+        label.num_classes,
+        label.names and tuple(label.names),
     )
     self._features = features
 
   def parse(self, record):
     example = self._features.deserialize_example(
-      record, decoders={'image': tfds.decode.SkipDecoding()}
+        record, decoders={'image': tfds.decode.SkipDecoding()}
     )
     label = tf.cast(example['label'], tf.int32)
     return {'image': example['image'], 'label': label}
@@ -65,6 +66,7 @@ class _TfRecords(_Tfds):
 
 
 class _ArrayRecords(_Tfds):
+
   def __init__(self, instructions, features):
     super().__init__(instructions, features)
     self._reader = array_record_data_source.ArrayRecordDataSource(instructions)
@@ -74,7 +76,7 @@ class _ArrayRecords(_Tfds):
       return np.array(self._reader.__getitems__(ids.tolist()), object)
 
     return tf.ensure_shape(
-      tf.numpy_function(read, [ids], tf.string, stateful=False), ids.shape
+        tf.numpy_function(read, [ids], tf.string, stateful=False), ids.shape
     )
 
 
@@ -88,7 +90,7 @@ def _prepared(name, data_dir):
     newest = max(versions, key=lambda v: [int(part) for part in v.split('.')])
     return os.path.join(root, wanted or newest)
   raise FileNotFoundError(
-    f'{name} is not prepared: no {os.path.join(root, wanted or "VERSION")}'
-    f' (found there: {", ".join(sorted(entries)) or "nothing"}). Prepare it'
-    f' once with: tfds build {name} --data_dir={data_dir}'
+      f'{name} is not prepared: no {os.path.join(root, wanted or "VERSION")}'
+      f' (found there: {", ".join(sorted(entries)) or "nothing"}). Prepare it'
+      f' once with: tfds build {name} --data_dir={data_dir}'
   )

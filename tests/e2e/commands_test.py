@@ -11,6 +11,8 @@ from PIL import Image
 
 from bigtransfer import export, main, predict, report
 
+# The runs are made once, on one worker.
+pytestmark = pytest.mark.xdist_group('commands')
 ROOT = os.path.dirname(os.path.dirname(main.__file__))
 SMOKE = [
     '--config=configs/quickstart.py:smoke',

@@ -12,6 +12,8 @@ import pytest
 from bigtransfer import checkpoint
 from input_pipeline import order
 
+# The runs are made once, on one worker.
+pytestmark = pytest.mark.xdist_group('resume')
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12
 ARGUMENTS = [

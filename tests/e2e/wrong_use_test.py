@@ -1,14 +1,16 @@
 """Wrong input ends in one clear line, exit code 2 or 1, and loses nothing."""
 
 import os
+import resource
 import shutil
 import signal
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import main
+from bigtransfer import checkpoint, main
 
 RECIPE = 'configs/quickstart.py:smoke'
 LINEAR = [
@@ -192,3 +194,21 @@ def test_a_nan_stops_the_run_and_names_the_step(run, tmp_path):
   code, [line], _ = run(*args)
   assert code == 1
   assert 'loss' in line and 'first parameter' in line
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(run, tmp_path):
+  assert run(*LINEAR)[0] == 0
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  # No file may grow beyond 20 kB: the parameters alone are 31 kB.
+  resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+  jax.config.update('jax_enable_compilation_cache', False)
+  try:
+    code, [line], _ = run(*LINEAR, '--config.total_steps=6')
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    jax.config.update('jax_enable_compilation_cache', True)
+  assert code == 1 and 'checkpoint' in line and 'intact' in line
+  checkpoints = str(tmp_path / 'run' / 'checkpoints')
+  assert checkpoint.complete_steps(checkpoints) == [3]
+  assert run(*LINEAR, '--config.total_steps=6')[0] == 0
+  assert checkpoint.complete_steps(checkpoints) == [3, 6]

@@ -23,11 +23,11 @@ def _encoded(kind, size=(60, 40), **kwargs):
 
 GOOD = _encoded('JPEG')
 BAD = {
-  'cut.jpg': GOOD[: len(GOOD) // 2],
-  'empty.jpg': b'',
-  'text.png': b'not an image',
-  'photo.tif': _encoded('TIFF'),
-  'tiff.jpg': _encoded('TIFF'),
+    'cut.jpg': GOOD[: len(GOOD) // 2],
+    'empty.jpg': b'',
+    'text.png': b'not an image',
+    'photo.tif': _encoded('TIFF'),
+    'tiff.jpg': _encoded('TIFF'),
 }
 
 
@@ -47,7 +47,7 @@ def folder(tmp_path):
 
 def _train(source, ops=_PLAIN, **kwargs):
   return pipeline.train_batches(
-    source, batch_size=4, ops=ops, seed=0, threads=1, **kwargs
+      source, batch_size=4, ops=ops, seed=0, threads=1, **kwargs
   )
 
 
@@ -99,9 +99,9 @@ def test_skipping_changes_nothing_else(folder):
   source = folder({}, good=16)
   stop = [next(b) for b in [_train(source, _CROP)] for _ in range(6)]
   skip = [
-    next(b)
-    for b in [_train(source, _CROP, bad_images='skip', prefetch=1)]
-    for _ in range(6)
+      next(b)
+      for b in [_train(source, _CROP, bad_images='skip', prefetch=1)]
+      for _ in range(6)
   ]
   for a, b in zip(stop, skip, strict=True):
     for key in a:
@@ -111,7 +111,7 @@ def test_skipping_changes_nothing_else(folder):
 def test_skipping_in_evaluation_counts_the_rest(folder):
   source = folder({'cut.jpg': BAD['cut.jpg']})
   batches = pipeline.eval_batches(
-    source, batch_size=3, ops=_PLAIN, threads=1, bad_images='skip'
+      source, batch_size=3, ops=_PLAIN, threads=1, bad_images='skip'
   )
   for _ in range(2):
     assert sum(b['mask'].sum() for b in batches) == 7

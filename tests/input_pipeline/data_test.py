@@ -14,15 +14,23 @@ def _config(**data):
   config.batch_size = 4
   config.eval_batch_size = None
   config.data = {
-    'source': 'embedded', 'name': 'fashion_mnist', 'path': None,
-    'train_split': 'train', 'eval_split': 'test', 'bad_images': 'stop',
-    'train_ops': 'random_crop(24)|value_range(-1, 1)',
-    'eval_ops': 'central_crop(24)|value_range(-1, 1)',
-    'allow_empty_classes': False, 'cache': 'none', 'shuffle_buffer': 100,
-    'lanes': 0, 'threads': 1, 'prefetch': 1,
-    'tfrecord': {'num_classes': 3},
-    **data,
-  }  # fmt: skip
+      'source': 'embedded',
+      'name': 'fashion_mnist',
+      'path': None,
+      'train_split': 'train',
+      'eval_split': 'test',
+      'bad_images': 'stop',
+      'train_ops': 'random_crop(24)|value_range(-1, 1)',
+      'eval_ops': 'central_crop(24)|value_range(-1, 1)',
+      'allow_empty_classes': False,
+      'cache': 'none',
+      'shuffle_buffer': 100,
+      'lanes': 0,
+      'threads': 1,
+      'prefetch': 1,
+      'tfrecord': {'num_classes': 3},
+      **data,
+  }
   return config
 
 
@@ -40,7 +48,7 @@ def photos(tmp_path):
 def _of_folder(path, **kwargs):
   ops = 'decode|resize(24)|value_range(-1, 1)'
   return _config(
-    source='folder', path=path, train_ops=ops, eval_ops=ops, **kwargs
+      source='folder', path=path, train_ops=ops, eval_ops=ops, **kwargs
   )
 
 
@@ -108,18 +116,42 @@ def test_a_phase_can_have_other_data(photos):
 
 
 @pytest.mark.parametrize(
-  ('wrong', 'error', 'message'),
-  [
-    ({'source': 'foldr'}, ValueError, "'foldr'; there is csv, embedded, fol"),
-    ({'source': 'folder'}, ValueError, 'data.path is not set'),
-    ({'source': 'csv', 'path': '/nope'}, FileNotFoundError, '/nope/train.csv'),
-    ({'source': 'folder', 'path': '/nope'}, FileNotFoundError, '/nope/train'),
-    ({'source': 'tfrecord', 'path': '/nope'}, FileNotFoundError, '/nope/train'),
-    ({'source': 'tfds', 'path': '/nope'}, FileNotFoundError, '/nope/fashion'),
-    ({'eval_split': 'val'}, ValueError, "split 'val'"),
-    ({'eval_ops': 'central_crop(24)|value_rnge'}, ValueError, 'value_range'),
-    ({'train_ops': 'random_crop(29)'}, ValueError, 'does not fit'),
-  ],
+    ('wrong', 'error', 'message'),
+    [
+        (
+            {'source': 'foldr'},
+            ValueError,
+            "'foldr'; there is csv, embedded, fol",
+        ),
+        ({'source': 'folder'}, ValueError, 'data.path is not set'),
+        (
+            {'source': 'csv', 'path': '/nope'},
+            FileNotFoundError,
+            '/nope/train.csv',
+        ),
+        (
+            {'source': 'folder', 'path': '/nope'},
+            FileNotFoundError,
+            '/nope/train',
+        ),
+        (
+            {'source': 'tfrecord', 'path': '/nope'},
+            FileNotFoundError,
+            '/nope/train',
+        ),
+        (
+            {'source': 'tfds', 'path': '/nope'},
+            FileNotFoundError,
+            '/nope/fashion',
+        ),
+        ({'eval_split': 'val'}, ValueError, "split 'val'"),
+        (
+            {'eval_ops': 'central_crop(24)|value_rnge'},
+            ValueError,
+            'value_range',
+        ),
+        ({'train_ops': 'random_crop(29)'}, ValueError, 'does not fit'),
+    ],
 )
 def test_mistakes_are_found_at_once(wrong, error, message):
   with pytest.raises(error, match=message):

@@ -1,5 +1,6 @@
 """Decoding by content, against the pixels that were encoded and PIL."""
 
+import functools
 import io
 
 import numpy as np
@@ -25,10 +26,15 @@ def _bits(chain, example_id=0):
   return noise.draw(0, epoch, tf.constant(example_id, tf.int64), chain.draws)
 
 
+@functools.cache
+def _traced(text):
+  chain = ops.Chain(text)
+  return chain, tf.function(chain.one, autograph=False)
+
+
 def _run(text, data, example_id=0):
   """Runs the operations on one image in a graph, as tf.data does."""
-  chain = ops.Chain(text)
-  run = tf.function(chain.one, autograph=False)
+  chain, run = _traced(text)
   return run(tf.constant(data), _bits(chain, example_id)).numpy()
 
 
@@ -40,42 +46,61 @@ def _photo(size, blur=1, **kwargs):
 
 # What the pixels should be, and how far a lossy format may be off.
 CASES = {
-  'rgb jpeg': (_encode(RGB, 'JPEG'), ORANGE, 3),
-  'cmyk jpeg': (_encode(RGB.convert('CMYK'), 'JPEG'), ORANGE, 3),
-  'rgba png': (
-    _encode(Image.new('RGBA', (30, 20), (*ORANGE, 0)), 'PNG'), ORANGE, 0,
-  ),
-  'la png': (_encode(Image.new('LA', (30, 20), (99, 0)), 'PNG'), (99,) * 3, 0),
-  'palette png': (
-    _encode(RGB.convert('P', palette=Image.Palette.ADAPTIVE), 'PNG'), ORANGE, 0,
-  ),
-  '1 bit png': (_encode(Image.new('1', (30, 20), 1), 'PNG'), (255,) * 3, 0),
-  'grey jpeg': (_encode(Image.new('L', (30, 20), 99), 'JPEG'), (99,) * 3, 1),
-  'grey png': (_encode(Image.new('L', (30, 20), 99), 'PNG'), (99,) * 3, 0),
-  '16 bit png': (
-    _encode(Image.fromarray(np.full((20, 30), 40000, np.uint16)), 'PNG'),
-    (40000 // 257,) * 3, 1,
-  ),
-  'animated gif': (
-    _encode(
-      RGB, 'GIF', save_all=True,
-      append_images=[Image.new('RGB', (30, 20), (0, 0, 255))],
-    ), ORANGE, 0,
-  ),
-  'bmp': (_encode(RGB, 'BMP'), ORANGE, 0),
-  'rgba bmp': (_encode(RGB.convert('RGBA'), 'BMP'), ORANGE, 0),
-  'grey bmp': (_encode(Image.new('L', (30, 20), 99), 'BMP'), (99,) * 3, 0),
-  'palette bmp': (
-    _encode(RGB.convert('P', palette=Image.Palette.ADAPTIVE), 'BMP'), ORANGE, 0,
-  ),
-  'webp': (_encode(RGB, 'WEBP', lossless=True), ORANGE, 0),
-  'rgba webp': (
-    _encode(
-      Image.new('RGBA', (30, 20), (*ORANGE, 128)), 'WEBP', lossless=True,
-      exact=True,
-    ), ORANGE, 0,
-  ),
-}  # fmt: skip
+    'rgb jpeg': (_encode(RGB, 'JPEG'), ORANGE, 3),
+    'cmyk jpeg': (_encode(RGB.convert('CMYK'), 'JPEG'), ORANGE, 3),
+    'rgba png': (
+        _encode(Image.new('RGBA', (30, 20), (*ORANGE, 0)), 'PNG'),
+        ORANGE,
+        0,
+    ),
+    'la png': (
+        _encode(Image.new('LA', (30, 20), (99, 0)), 'PNG'),
+        (99,) * 3,
+        0,
+    ),
+    'palette png': (
+        _encode(RGB.convert('P', palette=Image.Palette.ADAPTIVE), 'PNG'),
+        ORANGE,
+        0,
+    ),
+    '1 bit png': (_encode(Image.new('1', (30, 20), 1), 'PNG'), (255,) * 3, 0),
+    'grey jpeg': (_encode(Image.new('L', (30, 20), 99), 'JPEG'), (99,) * 3, 1),
+    'grey png': (_encode(Image.new('L', (30, 20), 99), 'PNG'), (99,) * 3, 0),
+    '16 bit png': (
+        _encode(Image.fromarray(np.full((20, 30), 40000, np.uint16)), 'PNG'),
+        (40000 // 257,) * 3,
+        1,
+    ),
+    'animated gif': (
+        _encode(
+            RGB,
+            'GIF',
+            save_all=True,
+            append_images=[Image.new('RGB', (30, 20), (0, 0, 255))],
+        ),
+        ORANGE,
+        0,
+    ),
+    'bmp': (_encode(RGB, 'BMP'), ORANGE, 0),
+    'rgba bmp': (_encode(RGB.convert('RGBA'), 'BMP'), ORANGE, 0),
+    'grey bmp': (_encode(Image.new('L', (30, 20), 99), 'BMP'), (99,) * 3, 0),
+    'palette bmp': (
+        _encode(RGB.convert('P', palette=Image.Palette.ADAPTIVE), 'BMP'),
+        ORANGE,
+        0,
+    ),
+    'webp': (_encode(RGB, 'WEBP', lossless=True), ORANGE, 0),
+    'rgba webp': (
+        _encode(
+            Image.new('RGBA', (30, 20), (*ORANGE, 128)),
+            'WEBP',
+            lossless=True,
+            exact=True,
+        ),
+        ORANGE,
+        0,
+    ),
+}
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -95,7 +120,7 @@ def test_trailing_bytes_change_nothing():
     np.testing.assert_array_equal(_run(text, data + bytes(245)), clean)
 
 
-@pytest.mark.parametrize('example_id', range(8))
+@pytest.mark.parametrize('example_id', range(5))
 def test_a_cut_file_fails_whatever_the_window(example_id):
   data = _photo((300, 200))
   with pytest.raises(tf.errors.InvalidArgumentError):
@@ -113,8 +138,14 @@ def test_orientation_is_applied_only_where_asked(code):
   upright = _run('decode(exif=True)', data)
   # PIL's own reading of the same tag.
   transposes = {
-    2: [0], 3: [3], 4: [1], 5: [5], 6: [4], 7: [6], 8: [2],
-  }  # fmt: skip
+      2: [0],
+      3: [3],
+      4: [1],
+      5: [5],
+      6: [4],
+      7: [6],
+      8: [2],
+  }
   expected = Image.open(io.BytesIO(data))
   for turn in transposes.get(code, []):
     expected = expected.transpose(Image.Transpose(turn))
@@ -123,20 +154,20 @@ def test_orientation_is_applied_only_where_asked(code):
 
 
 @pytest.mark.parametrize(
-  'data',
-  [
-    _encode(RGB, 'JPEG'),
-    _encode(RGB, 'PNG'),
-    b'',
-    b'\xff\xd8\xff\xe1\x00\x20Exif\0\0II*\0\x08\0\0\0\x09\0',
-    b'\xff\xd8\xff\xe1\x00',
-  ],
+    'data',
+    [
+        _encode(RGB, 'JPEG'),
+        _encode(RGB, 'PNG'),
+        b'',
+        b'\xff\xd8\xff\xe1\x00\x20Exif\0\0II*\0\x08\0\0\0\x09\0',
+        b'\xff\xd8\xff\xe1\x00',
+    ],
 )
 def test_no_or_broken_orientation(data):
   assert orientation.read(data) == 1
 
 
-@pytest.mark.parametrize('example_id', range(10))
+@pytest.mark.parametrize('example_id', range(6))
 def test_fused_crop_equals_decoding_first(example_id):
   """Up to the edges, where the decoder blends colour over the window."""
   data = _photo((500, 375))
@@ -149,13 +180,13 @@ def test_fused_crop_equals_decoding_first(example_id):
 
 @pytest.mark.parametrize('progressive', [False, True])
 @pytest.mark.parametrize(
-  ('window', 'wanted', 'ratio'),
-  [
-    ((160, 320, 640, 800), (80, 100), 8),
-    ((160, 320, 640, 800), (80, 101), 4),
-    ((4, 8, 300, 400), (100, 100), 2),
-    ((3, 7, 199, 101), (100, 100), 1),
-  ],
+    ('window', 'wanted', 'ratio'),
+    [
+        ((160, 320, 640, 800), (80, 100), 8),
+        ((160, 320, 640, 800), (80, 101), 4),
+        ((4, 8, 300, 400), (100, 100), 2),
+        ((3, 7, 199, 101), (100, 100), 1),
+    ],
 )
 def test_reduced_window(window, wanted, ratio, progressive):
   """Against the mean of ratio x ratio pixels, by PIL."""
@@ -163,9 +194,9 @@ def test_reduced_window(window, wanted, ratio, progressive):
   image = decode._jpeg_window(tf.constant(data), tf.constant(window), wanted)
   top, left, height, width = window
   expected = (
-    Image.open(io.BytesIO(data))
-    .crop((left, top, left + width, top + height))
-    .resize((width // ratio, height // ratio), Image.Resampling.BOX)
+      Image.open(io.BytesIO(data))
+      .crop((left, top, left + width, top + height))
+      .resize((width // ratio, height // ratio), Image.Resampling.BOX)
   )
   assert image.shape == (height // ratio, width // ratio, 3)
   difference = image.numpy() - np.asarray(expected, np.float32)
@@ -191,14 +222,14 @@ def test_reduced_crop_of_a_small_window_is_exact():
 
 
 @pytest.mark.parametrize(
-  ('size', 'min_side', 'shape'),
-  [
-    ((1000, 800), 300, (400, 500)),
-    ((1000, 801), 100, (101, 125)),
-    ((1000, 800), 401, (800, 1000)),
-    ((1000, 800), 400, (400, 500)),
-    ((40, 30), 100, (30, 40)),
-  ],
+    ('size', 'min_side', 'shape'),
+    [
+        ((1000, 800), 300, (400, 500)),
+        ((1000, 801), 100, (101, 125)),
+        ((1000, 800), 401, (800, 1000)),
+        ((1000, 800), 400, (400, 500)),
+        ((40, 30), 100, (30, 40)),
+    ],
 )
 def test_reduced_decoding_keeps_the_shorter_side(size, min_side, shape):
   data = _photo(size)
@@ -207,9 +238,9 @@ def test_reduced_decoding_keeps_the_shorter_side(size, min_side, shape):
   ratio = round(size[0] / shape[1])
   rows, cols = size[1] // ratio, size[0] // ratio
   expected = (
-    Image.open(io.BytesIO(data))
-    .crop((0, 0, cols * ratio, rows * ratio))
-    .resize((cols, rows), Image.Resampling.BOX)
+      Image.open(io.BytesIO(data))
+      .crop((0, 0, cols * ratio, rows * ratio))
+      .resize((cols, rows), Image.Resampling.BOX)
   )
   difference = image[:rows, :cols] - np.asarray(expected, np.float32)
   assert np.abs(difference).mean() < 1.5

@@ -19,9 +19,12 @@ def test_first_outputs_of_splitmix64():
   """For the seed 1234567, as printed by the reference C code."""
   bits = noise.fold(tf.constant(1234567, tf.uint64), tf.range(5))
   expected = [
-    6457827717110365317, 3203168211198807973, 9817491932198370423,
-    4593380528125082431, 16408922859458223821,
-  ]  # fmt: skip
+      6457827717110365317,
+      3203168211198807973,
+      9817491932198370423,
+      4593380528125082431,
+      16408922859458223821,
+  ]
   assert bits.numpy().tolist() == expected
 
 

@@ -25,18 +25,18 @@ def _one(text, images=IMAGES):
 
 
 @pytest.mark.parametrize(
-  'text',
-  [
-    'central_crop(7)',
-    'flip_lr',
-    'grey',
-    'pad(2)|random_crop((12, 10))|flip_lr|value_range(-1, 1)',
-    'random_crop((5, 6))|random_crop(4)',
-    'resize((20, 16))|random_crop(15)',
-    'resize_small(6, antialias=True)',
-    'decode|value_range',
-    '',
-  ],
+    'text',
+    [
+        'central_crop(7)',
+        'flip_lr',
+        'grey',
+        'pad(2)|random_crop((12, 10))|flip_lr|value_range(-1, 1)',
+        'random_crop((5, 6))|random_crop(4)',
+        'resize((20, 16))|random_crop(15)',
+        'resize_small(6, antialias=True)',
+        'decode|value_range',
+        '',
+    ],
 )
 def test_a_batch_at_once_equals_one_by_one(text):
   chain = ops.Chain(text)
@@ -49,9 +49,9 @@ def test_a_batch_at_once_equals_one_by_one(text):
 def test_value_range():
   image = np.array([0, 51, 255], np.uint8).reshape(1, 1, 1, 3)
   for text, expected in {
-    'value_range(-1, 1)': [-1, -0.6, 1],
-    'value_range(0, 1)': [0, 0.2, 1],
-    'value_range': [-1, -0.6, 1],
+      'value_range(-1, 1)': [-1, -0.6, 1],
+      'value_range(0, 1)': [0, 0.2, 1],
+      'value_range': [-1, -0.6, 1],
   }.items():
     np.testing.assert_allclose(_one(text, image).reshape(-1), expected, 1e-6)
 
@@ -64,10 +64,10 @@ def test_value_range_of_the_released_bit_code():
 
 def test_crops_and_flips_by_slicing():
   np.testing.assert_array_equal(
-    _one('central_crop((5, 4))'), IMAGES[:, 3:8, 3:7]
+      _one('central_crop((5, 4))'), IMAGES[:, 3:8, 3:7]
   )
   np.testing.assert_array_equal(
-    _one('pad(3)'), np.pad(IMAGES, ((0, 0), (3, 3), (3, 3), (0, 0)))
+      _one('pad(3)'), np.pad(IMAGES, ((0, 0), (3, 3), (3, 3), (0, 0)))
   )
   flipped = _one('flip_lr')
   same = (flipped == IMAGES).all((1, 2, 3))
@@ -107,8 +107,8 @@ def test_antialiased_resize_equals_pil():
 
 
 @pytest.mark.parametrize(
-  ('shape', 'expected'),
-  [((40, 60), (32, 48)), ((61, 40), (49, 32)), ((32, 32), (32, 32))],
+    ('shape', 'expected'),
+    [((40, 60), (32, 48)), ((61, 40), (49, 32)), ((32, 32), (32, 32))],
 )
 def test_resize_small_keeps_the_aspect(shape, expected):
   image = np.zeros((1, *shape, 3), np.uint8)
@@ -144,19 +144,25 @@ def test_inception_crop_windows():
 
 
 @pytest.mark.parametrize(
-  ('text', 'words'),
-  [
-    ('resise(8)', ["'resise'", "mean 'resize'?", 'There is central_crop, dec']),
-    ('resize(', ["'resize('", 'name(literals)']),
-    ('resize(x)', ["'resize(x)'"]),
-    ('resize(8)(9)', ["'resize(8)(9)'"]),
-    ('a.resize(8)', ["'a.resize(8)'"]),
-    ('flip_lr||grey', ["''"]),
-    ('resize', ["missing a required argument: 'size'", 'resize(size, method=']),
-    ('resize(8, sise=9)', ["'sise'", 'resize(size, method=']),
-    ('central_crop(0)', ['size 0 must be positive', 'central_crop(size)']),
-    ('random_crop(2.5)', ["'random_crop(2.5)'"]),
-  ],
+    ('text', 'words'),
+    [
+        (
+            'resise(8)',
+            ["'resise'", "mean 'resize'?", 'There is central_crop, dec'],
+        ),
+        ('resize(', ["'resize('", 'name(literals)']),
+        ('resize(x)', ["'resize(x)'"]),
+        ('resize(8)(9)', ["'resize(8)(9)'"]),
+        ('a.resize(8)', ["'a.resize(8)'"]),
+        ('flip_lr||grey', ["''"]),
+        (
+            'resize',
+            ["missing a required argument: 'size'", 'resize(size, method='],
+        ),
+        ('resize(8, sise=9)', ["'sise'", 'resize(size, method=']),
+        ('central_crop(0)', ['size 0 must be positive', 'central_crop(size)']),
+        ('random_crop(2.5)', ["'random_crop(2.5)'"]),
+    ],
 )
 def test_mistakes(text, words):
   with pytest.raises(ValueError) as error:

@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 
 from input_pipeline import order
+from input_pipeline.host import tf
 
 
 def _ids(steps, **kwargs):
   return np.stack([order.ids_at(step, **kwargs) for step in steps])
+
+
+def _epochs(count, size):
+  positions = tf.range(count * size, dtype=tf.int64)
+  ids, epochs = order.shuffled(positions, num_examples=size, seed=0)
+  np.testing.assert_array_equal(epochs, np.repeat(np.arange(count), size))
+  return ids.numpy().reshape(count, size)
 
 
 @pytest.mark.parametrize('size', [1, 2, 7, 10, 103, 1000])
@@ -29,12 +37,12 @@ def test_processes_have_contiguous_blocks_of_one_global_batch(count):
   kwargs = {'num_examples': 101, 'batch_size': 16, 'seed': 3}
   for step in range(14):
     blocks = [
-      order.ids_at(step, process_index=i, process_count=count, **kwargs)
-      for i in range(count)
+        order.ids_at(step, process_index=i, process_count=count, **kwargs)
+        for i in range(count)
     ]
     assert {block.shape for block in blocks} == {(16 // count,)}
     np.testing.assert_array_equal(
-      np.concatenate(blocks), order.ids_at(step, **kwargs)
+        np.concatenate(blocks), order.ids_at(step, **kwargs)
     )
 
 
@@ -44,9 +52,13 @@ def test_sizes_of_103_examples_on_8_processes_differ_by_one():
   for step in range(13):
     for i in range(8):
       row = order.ids_at(
-        step, num_examples=103, batch_size=8, seed=0, process_index=i,
-        process_count=8,
-      )  # fmt: skip
+          step,
+          num_examples=103,
+          batch_size=8,
+          seed=0,
+          process_index=i,
+          process_count=8,
+      )
       if step * 8 + i < 103:
         seen[i] += row.tolist()
   assert {len(ids) for ids in seen} == {12, 13}
@@ -64,12 +76,12 @@ def test_epochs_and_seeds_differ_and_repeat():
 
 def test_small_sets_do_not_repeat_an_epoch():
   """The cipher below reads 8 bits of a key word for a set this small."""
-  ids = _ids(range(1000), num_examples=30, batch_size=30, seed=0)
+  ids = _epochs(1000, 30)
   assert len({tuple(row) for row in ids}) == 1000
 
 
 def test_places_are_uniform():
-  ids = _ids(range(2000), num_examples=10, batch_size=10, seed=0)
+  ids = _epochs(2000, 10)
   counts = np.stack([(ids == i).sum(0) for i in range(10)])
   chi2 = ((counts - 200) ** 2 / 200).sum()
   assert chi2 < 136  # 99.99% of chi squared with 81 degrees of freedom.
@@ -89,14 +101,14 @@ def test_order_is_pinned():
 
 
 @pytest.mark.parametrize(
-  'wrong',
-  [
-    {'batch_size': 10, 'process_count': 4},
-    {'batch_size': 0},
-    {'process_index': 2, 'process_count': 2},
-    {'num_examples': 0},
-    {'step': -1},
-  ],
+    'wrong',
+    [
+        {'batch_size': 10, 'process_count': 4},
+        {'batch_size': 0},
+        {'process_index': 2, 'process_count': 2},
+        {'num_examples': 0},
+        {'step': -1},
+    ],
 )
 def test_sizes_that_do_not_fit(wrong):
   kwargs = {'step': 0, 'num_examples': 5, 'batch_size': 4, 'seed': 0} | wrong

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -14,10 +15,12 @@ _OPS = 'pad(2)|random_crop(8)|flip_lr|value_range(-1,1)'
 
 def _arrays(size=20, shape=(8, 8, 3)):
   rng = np.random.default_rng(0)
-  return sources.ArraySource({
-    'image': rng.integers(0, 256, (size, *shape), dtype=np.uint8),
-    'label': np.arange(size) % 4,
-  })
+  return sources.ArraySource(
+      {
+          'image': rng.integers(0, 256, (size, *shape), dtype=np.uint8),
+          'label': np.arange(size) % 4,
+      }
+  )
 
 
 def _train(source, **kwargs):
@@ -71,10 +74,10 @@ def test_keys_types_and_spec():
   assert set(batch) == {'image', 'label', 'mask', 'id'}
   assert {k: (v.shape, v.dtype) for k, v in batch.items()} == batches.spec
   assert batches.spec == {
-    'id': ((4,), np.int64),
-    'image': ((4, 8, 8, 3), np.float32),
-    'label': ((4,), np.int32),
-    'mask': ((4,), np.float32),
+      'id': ((4,), np.int64),
+      'image': ((4, 8, 8, 3), np.float32),
+      'label': ((4,), np.int32),
+      'mask': ((4,), np.float32),
   }
   assert batch['image'].min() >= -1 and batch['image'].max() <= 1
   np.testing.assert_array_equal(batch['label'], batch['id'] % 4)
@@ -92,14 +95,15 @@ def test_ids_are_those_of_the_order():
     np.testing.assert_array_equal(batch['id'], expected)
 
 
-@pytest.mark.parametrize('ops', [_OPS, 'inception_crop(8)|flip_lr'])
-@pytest.mark.parametrize('count', [2, 4])
+@pytest.mark.parametrize(
+    ('ops', 'count'), [(_OPS, 2), (_OPS, 4), ('inception_crop(8)|flip_lr', 4)]
+)
 def test_the_global_batch_does_not_depend_on_processes(ops, count):
   """Augmentation included: google-research/big_vision draws per process."""
   whole = _take(_train(_arrays(), ops=ops), 7)
   parts = [
-    _take(_train(_arrays(), ops=ops, process_index=i, process_count=count), 7)
-    for i in range(count)
+      _take(_train(_arrays(), ops=ops, process_index=i, process_count=count), 7)
+      for i in range(count)
   ]
   for step in range(7):
     _assert_same(_joined([part[step] for part in parts]), whole[step])
@@ -109,7 +113,7 @@ def test_the_global_batch_does_not_depend_on_processes(ops, count):
 def test_a_seek_equals_reading_on(start):
   whole = _take(_train(_arrays()), 16)
   for batch, after in zip(
-    _take(_train(_arrays(), start_step=start), 3), whole[start:], strict=False
+      _take(_train(_arrays(), start_step=start), 3), whole[start:], strict=False
   ):
     _assert_same(batch, after)
 
@@ -141,8 +145,8 @@ def test_folder_batches(photos):
   whole = _take(_train(photos, ops=ops), 5)
   assert whole[0]['image'].shape == (4, 16, 16, 3)
   parts = [
-    _take(_train(photos, ops=ops, process_index=i, process_count=2), 5)
-    for i in range(2)
+      _take(_train(photos, ops=ops, process_index=i, process_count=2), 5)
+      for i in range(2)
   ]
   for step in range(5):
     _assert_same(_joined([part[step] for part in parts]), whole[step])
@@ -156,17 +160,18 @@ def test_folder_batches(photos):
 def test_threads_do_not_change_batches(photos, threads):
   ops = 'decode|random_crop(16)'
   _assert_same(
-    _joined(_take(_train(photos, ops=ops, threads=threads), 4)),
-    _joined(_take(_train(photos, ops=ops, threads=0), 4)),
+      _joined(_take(_train(photos, ops=ops, threads=threads), 4)),
+      _joined(_take(_train(photos, ops=ops, threads=0), 4)),
   )
 
 
 @pytest.mark.parametrize(
-  ('size', 'batch_size', 'steps'), [(10, 4, 3), (3, 8, 1), (8, 4, 2), (1, 1, 1)]
+    ('size', 'batch_size', 'steps'),
+    [(10, 4, 3), (3, 8, 1), (8, 4, 2), (1, 1, 1)],
 )
 def test_evaluation_counts_each_example_once(size, batch_size, steps):
   batches = pipeline.eval_batches(
-    _arrays(size), batch_size=batch_size, ops='', threads=1
+      _arrays(size), batch_size=batch_size, ops='', threads=1
   )
   assert len(batches) == steps
   for _ in range(2):
@@ -182,16 +187,21 @@ def test_evaluation_counts_each_example_once(size, batch_size, steps):
     assert not every['label'][padding].any()
 
 
-@pytest.mark.parametrize('batch_size', [1, 3, 4, 10, 13])
-@pytest.mark.parametrize('count', [2, 4, 8])
+@pytest.mark.parametrize(
+    ('batch_size', 'count'), [(1, 2), (3, 4), (4, 2), (4, 8), (10, 4), (13, 8)]
+)
 def test_evaluation_on_processes(batch_size, count):
   parts = [
-    pipeline.eval_batches(
-      _arrays(10), batch_size=batch_size, ops='', process_index=i,
-      process_count=count, threads=1,
-    )
-    for i in range(count)
-  ]  # fmt: skip
+      pipeline.eval_batches(
+          _arrays(10),
+          batch_size=batch_size,
+          ops='',
+          process_index=i,
+          process_count=count,
+          threads=1,
+      )
+      for i in range(count)
+  ]
   local = -(-batch_size // count)
   assert {len(part) for part in parts} == {-(-10 // (local * count))}
   every = _joined([b for part in parts for b in part])
@@ -201,7 +211,7 @@ def test_evaluation_on_processes(batch_size, count):
 
 def test_unlabelled_examples_are_for_evaluation_only():
   source = sources.ArraySource(
-    {'image': np.zeros((10, 4, 4), np.uint8), 'label': [0, -1, 1, 1, -1] * 2}
+      {'image': np.zeros((10, 4, 4), np.uint8), 'label': [0, -1, 1, 1, -1] * 2}
   )
   (batch,) = pipeline.eval_batches(source, batch_size=10, ops='')
   assert batch['mask'].tolist() == [1] * 10
@@ -209,6 +219,20 @@ def test_unlabelled_examples_are_for_evaluation_only():
   message = r'example \d \(id \d\): label -1 is not in \[0, 2\)'
   with pytest.raises(pipeline.BadImage, match=message):
     next(_train(source, batch_size=10, ops=''))
+
+
+def test_memory_does_not_grow(tmp_path):
+  """google-research/big_vision#36, scaled down: epoch 10 against epoch 3."""
+  files = {f'train/a/{i}.jpg': _photo(i, (256, 256)) for i in range(200)}
+  source = sources.ImageFolder(_folder(tmp_path, files), 'train')
+  batches = _train(
+      source, batch_size=100, ops='decode_inception_crop(64)|flip_lr'
+  )
+  used = []
+  for _ in range(10):
+    _take(batches, 2)
+    used.append(psutil.Process().memory_info().rss)
+  assert used[9] < 1.1 * used[2]
 
 
 def test_closing_ends_the_batches():
@@ -220,14 +244,14 @@ def test_closing_ends_the_batches():
 
 
 @pytest.mark.parametrize(
-  ('wrong', 'message'),
-  [
-    ({'bad_images': 'ignore'}, "bad_images='ignore'"),
-    ({'cache': 'final'}, "cache='final'"),
-    ({'ops': 'resise(8)'}, "did you mean 'resize'"),
-    ({'ops': 'random_crop(9)'}, r'\(9, 9\).*\(8, 8'),
+    ('wrong', 'message'),
+    [
+        ({'bad_images': 'ignore'}, "bad_images='ignore'"),
+        ({'cache': 'final'}, "cache='final'"),
+        ({'ops': 'resise(8)'}, "did you mean 'resize'"),
+        ({'ops': 'random_crop(9)'}, r'\(9, 9\).*\(8, 8'),
         ({'batch_size': 10, 'process_count': 4}, 'nearest: 8 and 12'),
-  ],
+    ],
 )
 def test_mistakes_are_found_before_reading(wrong, message):
   with pytest.raises(ValueError, match=message):

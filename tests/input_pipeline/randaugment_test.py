@@ -15,9 +15,12 @@ STRENGTH = 0.6
 
 def _grey_affine(data):
   return PHOTO.transform(
-    PHOTO.size, Image.Transform.AFFINE, data, Image.Resampling.BILINEAR,
-    fillcolor=(128, 128, 128),
-  )  # fmt: skip
+      PHOTO.size,
+      Image.Transform.AFFINE,
+      data,
+      Image.Resampling.BILINEAR,
+      fillcolor=(128, 128, 128),
+  )
 
 
 def _centred(a, b, d, e):
@@ -27,22 +30,22 @@ def _centred(a, b, d, e):
 
 
 CASES = {
-  'identity': lambda s: PHOTO,
-  'autocontrast': lambda s: ImageOps.autocontrast(PHOTO),
-  'equalize': lambda s: ImageOps.equalize(PHOTO),
-  'posterize': lambda s: ImageOps.posterize(PHOTO, 8 - 2),
-  'solarize': lambda s: ImageOps.solarize(PHOTO, 256 * 0.4),
-  'color': lambda s: ImageEnhance.Color(PHOTO).enhance(1 + s),
-  'contrast': lambda s: ImageEnhance.Contrast(PHOTO).enhance(1 + s),
-  'brightness': lambda s: ImageEnhance.Brightness(PHOTO).enhance(1 + s),
-  'sharpness': lambda s: ImageEnhance.Sharpness(PHOTO).enhance(1 + s),
-  'shear_x': lambda s: _grey_affine(_centred(1, 0.3 * s, 0, 1)),
-  'shear_y': lambda s: _grey_affine(_centred(1, 0, 0.3 * s, 1)),
-  'translate_x': lambda s: _grey_affine((1, 0, 0.45 * 60 * s, 0, 1, 0)),
-  'translate_y': lambda s: _grey_affine((1, 0, 0, 0, 1, 0.45 * 40 * s)),
-  'rotate': lambda s: PHOTO.rotate(
-    30 * s, Image.Resampling.BILINEAR, fillcolor=(128, 128, 128)
-  ),
+    'identity': lambda s: PHOTO,
+    'autocontrast': lambda s: ImageOps.autocontrast(PHOTO),
+    'equalize': lambda s: ImageOps.equalize(PHOTO),
+    'posterize': lambda s: ImageOps.posterize(PHOTO, 8 - 2),
+    'solarize': lambda s: ImageOps.solarize(PHOTO, 256 * 0.4),
+    'color': lambda s: ImageEnhance.Color(PHOTO).enhance(1 + s),
+    'contrast': lambda s: ImageEnhance.Contrast(PHOTO).enhance(1 + s),
+    'brightness': lambda s: ImageEnhance.Brightness(PHOTO).enhance(1 + s),
+    'sharpness': lambda s: ImageEnhance.Sharpness(PHOTO).enhance(1 + s),
+    'shear_x': lambda s: _grey_affine(_centred(1, 0.3 * s, 0, 1)),
+    'shear_y': lambda s: _grey_affine(_centred(1, 0, 0.3 * s, 1)),
+    'translate_x': lambda s: _grey_affine((1, 0, 0.45 * 60 * s, 0, 1, 0)),
+    'translate_y': lambda s: _grey_affine((1, 0, 0, 0, 1, 0.45 * 40 * s)),
+    'rotate': lambda s: PHOTO.rotate(
+        30 * s, Image.Resampling.BILINEAR, fillcolor=(128, 128, 128)
+    ),
 }
 
 
@@ -78,9 +81,9 @@ def _augmented(text, count, image=PIXELS):
 
 
 def test_examples_differ_and_repeat():
-  images = _augmented('randaugment(2, 5)', 40)
-  assert len({image.tobytes() for image in images}) > 30
-  again = _augmented('randaugment(2, 5)', 40)
+  images = _augmented('randaugment(2, 5)', 20)
+  assert len({image.tobytes() for image in images}) > 15
+  again = _augmented('randaugment(2, 5)', 20)
   np.testing.assert_array_equal(images, again)
   assert all(image.shape == PIXELS.shape for image in images)
 

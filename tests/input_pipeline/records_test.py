@@ -72,7 +72,7 @@ def test_no_files(tmp_path):
 def test_keys_and_labels_from_one(tmp_path):
   path = _write(tmp_path / 'a', 4, label=1000, image_key='jpeg')
   source = records.TfRecord(
-    path, num_classes=1000, image_key='jpeg', label_offset=-1
+      path, num_classes=1000, image_key='jpeg', label_offset=-1
   )
   (batch,) = pipeline.eval_batches(source, batch_size=4, ops='decode|resize(2)')
   assert batch['label'].tolist() == [999] * 4
@@ -80,7 +80,7 @@ def test_keys_and_labels_from_one(tmp_path):
 
 def test_missing_features_name_the_record(tmp_path):
   source = records.TfRecord(
-    _write(tmp_path / 'a', 4), num_classes=2, image_key='jpeg'
+      _write(tmp_path / 'a', 4), num_classes=2, image_key='jpeg'
   )
   batches = pipeline.eval_batches(source, batch_size=4, ops='decode|resize(2)')
   with pytest.raises(pipeline.BadImage, match=r'a record 0 .*jpeg'):
@@ -97,7 +97,7 @@ def test_damaged_files_are_named(tmp_path, bad_images):
   (tmp_path / 'train-1').write_bytes(damaged)
   source = records.TfRecord(str(tmp_path / 'train-*'), num_classes=2)
   batches = pipeline.eval_batches(
-    source, batch_size=4, ops='decode|resize(2)', bad_images=bad_images
+      source, batch_size=4, ops='decode|resize(2)', bad_images=bad_images
   )
   with pytest.raises(pipeline.BadImage, match='train-1: corrupted record'):
     list(batches)

@@ -47,15 +47,21 @@ def test_embedded_mistakes(args):
 
 
 @pytest.mark.parametrize(
-  ('arrays', 'message'),
-  [
-    ({'image': np.zeros((2, 4, 4))}, r"not \['image'\]"),
-    ({'image': np.zeros((2, 4)), 'label': [0, 1]}, r'\(2, 4\)'),
-    ({'image': np.zeros((2, 4, 4)), 'label': [0]}, r'\(1,\)'),
-    ({'image': np.zeros((2, 4, 4)), 'label': [0.5, 1]}, 'float64'),
-    ({'image': np.zeros((2, 4, 4)), 'label': [0, -2]}, 'example 1: label -2'),
-    ({'image': np.zeros((0, 4, 4)), 'label': np.zeros(0, int)}, 'no examples'),
-  ],
+    ('arrays', 'message'),
+    [
+        ({'image': np.zeros((2, 4, 4))}, r"not \['image'\]"),
+        ({'image': np.zeros((2, 4)), 'label': [0, 1]}, r'\(2, 4\)'),
+        ({'image': np.zeros((2, 4, 4)), 'label': [0]}, r'\(1,\)'),
+        ({'image': np.zeros((2, 4, 4)), 'label': [0.5, 1]}, 'float64'),
+        (
+            {'image': np.zeros((2, 4, 4)), 'label': [0, -2]},
+            'example 1: label -2',
+        ),
+        (
+            {'image': np.zeros((0, 4, 4)), 'label': np.zeros(0, int)},
+            'no examples',
+        ),
+    ],
 )
 def test_array_mistakes(arrays, message):
   with pytest.raises(ValueError, match=message):
@@ -72,9 +78,16 @@ def test_labels_above_the_class_count():
 def test_hidden_entries_are_no_classes(tmp_path):
   """pytorch/vision#109: labels shifted by one."""
   root = _write(
-    tmp_path, 'a/1.jpg', 'a/Thumbs.db', 'b/1.jpg', '.ipynb_checkpoints/1.jpg',
-    '.DS_Store', 'a/.hidden.jpg', 'readme.txt', 'b/UPPER.JPG',
-  )  # fmt: skip
+      tmp_path,
+      'a/1.jpg',
+      'a/Thumbs.db',
+      'b/1.jpg',
+      '.ipynb_checkpoints/1.jpg',
+      '.DS_Store',
+      'a/.hidden.jpg',
+      'readme.txt',
+      'b/UPPER.JPG',
+  )
   source = sources.ImageFolder(root)
   assert source.class_names == ('a', 'b')
   assert _names(source) == ['a/1.jpg', 'b/1.jpg', 'b/UPPER.JPG']
@@ -101,9 +114,14 @@ def test_numbers_as_folder_names_are_sorted_as_text(tmp_path):
 
 def test_classes_come_from_the_training_split(tmp_path):
   root = _write(
-    tmp_path, 'train/a/1.jpg', 'train/b/1.jpg', 'train/c/1.jpg',
-    'test/c/1.jpg', 'val/b/1.jpg', 'val/d/1.jpg',
-  )  # fmt: skip
+      tmp_path,
+      'train/a/1.jpg',
+      'train/b/1.jpg',
+      'train/c/1.jpg',
+      'test/c/1.jpg',
+      'val/b/1.jpg',
+      'val/d/1.jpg',
+  )
   train = sources.ImageFolder(root, 'train')
   test = sources.ImageFolder(root, 'test', train.class_names)
   assert _labels(test) == [2] and test.class_names == train.class_names
@@ -156,15 +174,18 @@ def test_csv_of_evaluation_takes_the_classes_of_training(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('text', 'message'),
-  [
-    ('', 'the first line must be path,label'),
-    ('file,class\n', 'the first line must be path,label'),
-    ('path,label\n', 'has no examples'),
-    ('path,label\na.jpg\n', r"train.csv:2: expected path,label, found 'a.jpg'"),
-    ('path,label\na.jpg,1\n,2\n', 'train.csv:3: expected'),
-    ('path,label\na.jpg,-3\n', 'label -3 is not in'),
-  ],
+    ('text', 'message'),
+    [
+        ('', 'the first line must be path,label'),
+        ('file,class\n', 'the first line must be path,label'),
+        ('path,label\n', 'has no examples'),
+        (
+            'path,label\na.jpg\n',
+            r"train.csv:2: expected path,label, found 'a.jpg'",
+        ),
+        ('path,label\na.jpg,1\n,2\n', 'train.csv:3: expected'),
+        ('path,label\na.jpg,-3\n', 'label -3 is not in'),
+    ],
 )
 def test_csv_mistakes(tmp_path, text, message):
   with pytest.raises(ValueError, match=message):

@@ -19,12 +19,12 @@ class TinyPhotos(tfds.core.GeneratorBasedBuilder):
 
   def _info(self):
     features = {
-      'file_name': tfds.features.Text(),
-      'image': tfds.features.Image(shape=(None, None, 3)),
-      'label': tfds.features.ClassLabel(names=['x', 'y', 'z']),
+        'file_name': tfds.features.Text(),
+        'image': tfds.features.Image(shape=(None, None, 3)),
+        'label': tfds.features.ClassLabel(names=['x', 'y', 'z']),
     }
     return self.dataset_info_from_configs(
-      features=tfds.features.FeaturesDict(features)
+        features=tfds.features.FeaturesDict(features)
     )
 
   def _split_generators(self, dl_manager):
@@ -33,9 +33,9 @@ class TinyPhotos(tfds.core.GeneratorBasedBuilder):
   def _generate_examples(self, size):
     for i in range(size):
       yield i, {
-        'file_name': f'{i}.png',
-        'image': np.full((4, 6, 3), i, np.uint8),
-        'label': i % 3,
+          'file_name': f'{i}.png',
+          'image': np.full((4, 6, 3), i, np.uint8),
+          'label': i % 3,
       }
 
 
@@ -44,19 +44,19 @@ def data_dir(request, tmp_path_factory):
   path = str(tmp_path_factory.mktemp(request.param))
   builder = TinyPhotos(data_dir=path, file_format=request.param)
   builder.download_and_prepare(
-    download_config=tfds.download.DownloadConfig(num_shards=3)
+      download_config=tfds.download.DownloadConfig(num_shards=3)
   )
   return path
 
 
 def _ids_and_pixels(source, steps, **kwargs):
   batches = pipeline.train_batches(
-    source, batch_size=6, ops='decode|resize(2)', seed=0, threads=1, **kwargs
+      source, batch_size=6, ops='decode|resize(2)', seed=0, threads=1, **kwargs
   )
   seen = [next(batches) for _ in range(steps)]
   return [
-    np.concatenate(values)
-    for values in ([b['id'] for b in seen], [b['image'] for b in seen])
+      np.concatenate(values)
+      for values in ([b['id'] for b in seen], [b['image'] for b in seen])
   ]
 
 
@@ -105,13 +105,13 @@ def test_a_split_that_is_not_there(data_dir):
 
 
 @pytest.mark.parametrize(
-  ('name', 'path', 'command'),
-  [
-    ('cifar10', 'cifar10/VERSION', 'tfds build cifar10 --data_dir='),
-    ('mnist:3.0.1', 'mnist/3.0.1', 'tfds build mnist --data_dir='),
-    ('no/such', 'no/such/VERSION', 'tfds build no/such --data_dir='),
-    ('tiny_photos:9.0.0', 'tiny_photos/9.0.0', r'found there: 1.2.10'),
-  ],
+    ('name', 'path', 'command'),
+    [
+        ('cifar10', 'cifar10/VERSION', 'tfds build cifar10 --data_dir='),
+        ('mnist:3.0.1', 'mnist/3.0.1', 'tfds build mnist --data_dir='),
+        ('no/such', 'no/such/VERSION', 'tfds build no/such --data_dir='),
+        ('tiny_photos:9.0.0', 'tiny_photos/9.0.0', r'found there: 1.2.10'),
+    ],
 )
 def test_what_is_not_prepared_is_refused_at_once(data_dir, name, path, command):
   """tensorflow/datasets#4115: it hung, or looked for a missing JSON file."""

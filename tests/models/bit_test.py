@@ -1,5 +1,6 @@
 """BiT against NumPy, timm and the published sizes."""
 
+import functools
 import pathlib
 import runpy
 
@@ -40,8 +41,8 @@ def known_params(model, inputs):
   )
 
 
-def forward(model, params, inputs, state=None, train=False):
-  @jax.jit
+def forward(model, params, inputs, state=None, train=False, **options):
+  @functools.partial(jax.jit, compiler_options=options)
   def apply(params, state, inputs):
     return model.apply(params, state, inputs, train=train, rng=None)
 
@@ -234,8 +235,7 @@ def recomputed(**changes):
 @pytest.mark.parametrize('remat', ['stage', 'unit'])
 def test_remat_recomputes_and_changes_no_gradient(remat):
   inputs = batch(2, 33, 47, 3)
-  expected = gradient(inputs, blocks=(2, 1))
-  actual = gradient(inputs, blocks=(2, 1), remat=remat)
+  expected, actual = gradient(inputs), gradient(inputs, remat=remat)
   assert trees.flatten(actual)[0][0] == trees.flatten(expected)[0][0]
   jax.tree.map(lambda a, b: assert_close(a, b, 1e-5), actual, expected)
   assert recomputed(remat=remat) > recomputed()
@@ -249,7 +249,10 @@ def test_bfloat16_is_near_float32_with_sums_and_logits_in_float32():
   )
   params = known_params(exact, inputs)
   expected, _ = forward(exact, params, inputs)
-  outputs, _ = forward(rounded, params, inputs)
+  # XLA may leave out a rounding to bfloat16 that the program asks for.
+  outputs, _ = forward(
+      rounded, params, inputs, xla_allow_excess_precision=False
+  )
   for name, value in outputs.items():
     assert value.dtype == jnp.float32
     assert_close(value, expected[name], 0.03)
