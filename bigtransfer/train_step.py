@@ -62,7 +62,8 @@ def make_train_step(
 
   def step(state: TrainState, batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
-    batch = prepare(batch, jax.random.fold_in(rng, accum_steps))
+    rng, prepare_rng = jax.random.split(rng)
+    batch = prepare(batch, prepare_rng)
     grads, loss, metrics, model_state = _gradients(
         task, state, batch, rng, accum_steps, mesh
     )

@@ -135,6 +135,9 @@ def _options(threads):
   options.autotune.enabled = False
   options.threading.private_threadpool_size = threads
   options.threading.max_intra_op_parallelism = 1
+  # Every thread copies its own examples into the batch: one alone could not
+  # keep up with many cores.
+  options.experimental_optimization.map_and_batch_fusion = True
   return options
 
 

@@ -47,8 +47,8 @@ def class_folders(folder, classes=None, *, allow_empty=False):
   classes = tuple(found if classes is None else classes)
   if extra := sorted(set(found) - set(classes)):
     raise ValueError(
-        f'{folder}/{extra[0]}: the training split has no class {extra[0]!r}, only'
-        f' {_few(classes)}'
+        f'{folder}/{extra[0]}: the training split has no class {extra[0]!r},'
+        f' only {_few(classes)}'
     )
   paths, labels = [], []
   for name in found:
@@ -105,7 +105,8 @@ def _label(text, classes, line):
     return int(text)
   if text not in classes:
     raise ValueError(
-        f'{line}: the training split has no label {text!r}, only {_few(classes)}'
+        f'{line}: the training split has no label {text!r},'
+        f' only {_few(classes)}'
     )
   return classes.index(text)
 

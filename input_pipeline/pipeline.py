@@ -265,7 +265,7 @@ def _spec(data, batch_size):
   }
   if None in spec['image'][0]:
     raise ValueError(
-        f'the operations leave the image size open, {spec["image"][0]}: end with'
-        ' a resize or a crop'
+        f'the operations leave the image size open, {spec["image"][0]}:'
+        ' end with a resize or a crop'
     )
   return spec

@@ -70,6 +70,8 @@ class Reader:
           return BadImage(f'{name}: {_words(cause)}')
     except tf.errors.DataLossError as cause:
       return BadImage(f'{records.broken(source.paths)}: {_words(cause)}')
+    except tf.errors.OpError as cause:
+      return cause
     return error
 
 

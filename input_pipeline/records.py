@@ -167,7 +167,7 @@ def count_records(path):
       count += 1
   if at != size:
     raise ValueError(
-        f'{path} is cut off or no TFRecord file: record {count} would end at byte'
-        f' {at} of {size}'
+        f'{path} is cut off or no TFRecord file:'
+        f' record {count} would end at byte {at} of {size}'
     )
   return count

@@ -27,7 +27,7 @@ def make(name, split, data_dir=None):
   default = os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
   folder = _prepared(name, os.path.expanduser(data_dir or default))
   builder = tfds.builder_from_directory(folder)
-  features = builder.info.features
+  features, file_format = builder.info.features, builder.info.file_format
   if not {'image', 'label'} <= set(features) or not isinstance(
       features['label'], tfds.features.ClassLabel
   ):
@@ -36,10 +36,15 @@ def make(name, split, data_dir=None):
     instructions = builder.info.splits[split].file_instructions
   except (KeyError, ValueError, AssertionError):
     raise ValueError(
-        f'{folder} has no split {split!r}; there is {sorted(builder.info.splits)}'
+        f'{folder} has no split {split!r};'
+        f' there is {sorted(builder.info.splits)}'
     ) from None
-  streaming = builder.info.file_format == tfds.core.FileFormat.TFRECORD
-  return (_TfRecords if streaming else _ArrayRecords)(instructions, features)
+  if file_format not in _FORMATS:
+    raise ValueError(
+        f'{folder} is stored as {file_format}; there is'
+        f' {", ".join(map(str, _FORMATS))}'
+    )
+  return _FORMATS[file_format](instructions, features)
 
 
 class _Tfds(records.Records):
@@ -78,6 +83,12 @@ class _ArrayRecords(_Tfds):
     return tf.ensure_shape(
         tf.numpy_function(read, [ids], tf.string, stateful=False), ids.shape
     )
+
+
+_FORMATS = {
+    tfds.core.FileFormat.TFRECORD: _TfRecords,
+    tfds.core.FileFormat.ARRAY_RECORD: _ArrayRecords,
+}
 
 
 def _prepared(name, data_dir):

@@ -1,5 +1,6 @@
 """Files of a run: whole lines, in order, unchanged by a resume."""
 
+import contextlib
 import io
 import json
 
@@ -38,6 +39,7 @@ def test_a_resume_before_the_evaluation_evaluates_again(tmp_path):
     assert writer.evaluated is None
 
 
+@contextlib.contextmanager
 def recorder(tmp_path, writer, **kwargs):
   progress = metrics.Progress(
       str(tmp_path), 0, total=10, batch_size=8, devices=2, out=io.StringIO()
@@ -45,7 +47,8 @@ def recorder(tmp_path, writer, **kwargs):
   defaults = dict(
       log_every=2, nonfinite='stop', names=NAMES, leaves=['a/kernel', 'b']
   )
-  return metrics.Recorder(writer, progress, 'train', **defaults | kwargs)
+  with contextlib.closing(progress):
+    yield metrics.Recorder(writer, progress, 'train', **defaults | kwargs)
 
 
 NAMES = ('grad_norm', 'loss', 'lr', 'nonfinite_leaf', 'skipped')
@@ -57,8 +60,10 @@ def values(loss, skipped=0, leaf=-1):
 
 def test_metrics_come_one_interval_late_and_each_step_once(tmp_path):
   path = tmp_path / 'metrics.jsonl'
-  with metrics.MetricWriter(str(tmp_path), 0) as writer:
-    record = recorder(tmp_path, writer)
+  with (
+      metrics.MetricWriter(str(tmp_path), 0) as writer,
+      recorder(tmp_path, writer) as record,
+  ):
     for step in range(1, 6):
       record.add(step, values(step))
       writer.flush()
@@ -72,8 +77,10 @@ def test_metrics_come_one_interval_late_and_each_step_once(tmp_path):
 
 
 def test_a_value_that_is_not_finite_ends_the_run_by_name(tmp_path):
-  with metrics.MetricWriter(str(tmp_path), 0) as writer:
-    record = recorder(tmp_path, writer)
+  with (
+      metrics.MetricWriter(str(tmp_path), 0) as writer,
+      recorder(tmp_path, writer) as record,
+  ):
     record.add(1, values(1))
     record.add(2, values(float('nan'), skipped=1, leaf=1))
     record.add(3, values(1, skipped=1))
@@ -82,8 +89,10 @@ def test_a_value_that_is_not_finite_ends_the_run_by_name(tmp_path):
     ):
       record.flush()
     assert [r['step'] for r in lines_of(tmp_path / 'metrics.jsonl')] == [1, 2]
-  with metrics.MetricWriter(str(tmp_path), 0) as writer:
-    record = recorder(tmp_path, writer, nonfinite='skip')
+  with (
+      metrics.MetricWriter(str(tmp_path), 0) as writer,
+      recorder(tmp_path, writer, nonfinite='skip') as record,
+  ):
     record.add(1, values(float('nan'), skipped=1))
     record.add(2, values(1, skipped=1))
     record.flush()

@@ -81,9 +81,9 @@ def test_small_sets_do_not_repeat_an_epoch():
 
 
 def test_places_are_uniform():
-  ids = _epochs(2000, 10)
+  ids = _epochs(500, 10)
   counts = np.stack([(ids == i).sum(0) for i in range(10)])
-  chi2 = ((counts - 200) ** 2 / 200).sum()
+  chi2 = ((counts - 50) ** 2 / 50).sum()
   assert chi2 < 136  # 99.99% of chi squared with 81 degrees of freedom.
 
 
