@@ -92,7 +92,7 @@ def big_vision(cache, folder):
   images = np.zeros((1000, 28, 28, 3), np.uint8)
   data = tf.data.Dataset.from_tensor_slices({'image': images}).repeat()
   data = data.map(pp).batch(8).prefetch(2).as_numpy_iterator()
-  model = bit_paper.Model(num_classes=10, variant='R50x1')
+  model = bit_paper.Model(10, width=1, depth=50)
   tx = optax.sgd(0.01, momentum=0.9)
   clock.lap('data and building')
 

@@ -15,10 +15,9 @@ def main():
   name, size, batch, classes = sys.argv[1], *map(int, sys.argv[2:5])
   torch.manual_seed(0)
   model = timm.create_model(name, pretrained=False, num_classes=classes)
-  model = model.train().to(memory_format=torch.channels_last)
+  model.train()
   optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
   image = torch.randn(batch, 3, size, size)
-  image = image.to(memory_format=torch.channels_last)
   label = torch.randint(0, classes, (batch,))
   for _ in sys.stdin:
     begin = time.perf_counter()

@@ -77,7 +77,7 @@ def big_vision(batch, folder):
   sys.path.insert(0, str(folder))
   from big_vision.models import bit_paper
 
-  model = bit_paper.Model(num_classes=CLASSES, variant='R50x1')
+  model = bit_paper.Model(CLASSES, width=1, depth=50)
   tx = optax.sgd(0.01, momentum=0.9)
   image = jnp.asarray(batch['image'])
   label = jnp.asarray(batch['label'])

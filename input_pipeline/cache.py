@@ -8,7 +8,7 @@ from input_pipeline.host import tf
 _READS_AT_ONCE = 16
 
 
-def cached(source, cache):
+def cached(source: sources.Source, cache: str) -> sources.Source:
   """Returns `source`, read into memory once if `cache` is 'raw'."""
   if cache not in ('none', 'raw'):
     raise ValueError(f"data.cache={cache!r}; there is 'none', 'raw'")
@@ -19,7 +19,7 @@ def cached(source, cache):
 class _InMemory(sources.Source):
   """Reads all encoded images at once; then at random, a stream too."""
 
-  def __init__(self, source):
+  def __init__(self, source: sources.Source):
     super().__init__(
         len(source),
         source.features['image'],

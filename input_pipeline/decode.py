@@ -13,7 +13,7 @@ from input_pipeline.host import tf
 _RATIOS = (1, 2, 4, 8)
 
 
-def decode(min_side=None, exif=False):
+def decode(min_side: int | None = None, exif: bool = False) -> image_ops.Op:
   """Decodes encoded bytes to uint8 [h, w, 3].
 
   Args:
@@ -41,8 +41,11 @@ def decode(min_side=None, exif=False):
 
 
 def decode_inception_crop(
-    size, area=(0.05, 1.0), aspect=(3 / 4, 4 / 3), reduced=False
-):
+    size: int | tuple[int, int],
+    area: tuple[float, float] = (0.05, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+    reduced: bool = False,
+) -> image_ops.Op:
   """Decodes only the window that `inception_crop` would have cropped.
 
   With `reduced` a window at least twice as large as `size` is decoded at a

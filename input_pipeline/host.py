@@ -6,6 +6,11 @@ the GPUs visible, and TensorFlow claims their memory at its first operation.
 
 import os
 
+# TensorFlow otherwise announces its CPU kernels four times; tf.data needs none
+# of those of oneDNN.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+
 # Batches of some 100 MB come and go. From malloc the pages of each are new and
 # have to be cleared, a quarter of the time of reading photos; this allocator
 # keeps them. Its limit would be 64 GB, which arrays in memory can pass.

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+from collections.abc import Sequence
 
 from input_pipeline.host import tf
 
@@ -22,7 +23,12 @@ _SUFFIXES = (
 )
 
 
-def class_folders(folder, classes=None, *, allow_empty=False):
+def class_folders(
+    folder: str,
+    classes: Sequence[str] | None = None,
+    *,
+    allow_empty: bool = False,
+) -> tuple[list[str], list[int], tuple[str, ...]]:
   """Returns paths, labels and class names of the images in `folder/CLASS/`.
 
   Class k is the k-th name in the order of sorted(): '0', '10', '2'. Names that
@@ -67,7 +73,9 @@ def class_folders(folder, classes=None, *, allow_empty=False):
   return paths, labels, classes
 
 
-def csv_file(path, classes=None):
+def csv_file(
+    path: str, classes: Sequence[str] | None = None
+) -> tuple[list[str], list[int], tuple[str, ...] | None, list[str]]:
   """Returns paths, labels, class names or None, and 'file:line' of each row.
 
   The first line is `path,label`. Relative paths start at the CSV file. Labels

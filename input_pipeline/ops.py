@@ -40,7 +40,7 @@ class Chain:
     decodes: whether the first operation takes encoded images.
   """
 
-  def __init__(self, text):
+  def __init__(self, text: str):
     """Raises ValueError naming an unknown operation or a wrong argument."""
     self.text = text
     self._ops = [_parse(item) for item in text.split('|') if text]
@@ -49,11 +49,11 @@ class Chain:
     self.batched = all(op.many for op in self._ops)
     self.decodes = any(op.decodes for op in self._ops[:1])
 
-  def one(self, image, bits):
+  def one(self, image: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     """Returns float32 [h, w, c] from one image or encoded string."""
     return self._run([op.one for op in self._ops], image, bits)
 
-  def many(self, images, bits):
+  def many(self, images: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     """Returns float32 [b, h, w, c] from images [b, h, w, c]."""
     return self._run([op.many for op in self._ops], images, bits)
 
@@ -84,10 +84,10 @@ def _parse(item):
         f' {", ".join(sorted(REGISTRY))}'
     )
   make = REGISTRY[name]
+  signature = inspect.signature(make)
   try:
-    inspect.signature(make).bind(*args, **kwargs)
+    signature.bind(*args, **kwargs)
     return make(*args, **kwargs)
   except (TypeError, ValueError) as error:
-    raise ValueError(
-        f'{item!r}: {error}; expected {name}{inspect.signature(make)}'
-    ) from None
+    expected = signature.replace(return_annotation=signature.empty)
+    raise ValueError(f'{item!r}: {error}; expected {name}{expected}') from None

@@ -19,8 +19,14 @@ _ORDER = -2
 
 
 def ids_at(
-    step, *, num_examples, batch_size, seed, process_index=0, process_count=1
-):
+    step: int,
+    *,
+    num_examples: int,
+    batch_size: int,
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> np.ndarray:
   """Returns int64 ids [batch_size // process_count]: this process's rows.
 
   Process p of P has rows [p * B / P, (p + 1) * B / P) of the global batch of
@@ -37,7 +43,7 @@ def ids_at(
   return ids.numpy().astype(np.int64)
 
 
-def local_size(batch_size, process_index, process_count):
+def local_size(batch_size: int, process_index: int, process_count: int) -> int:
   """Returns the rows per process; raises ValueError if they are not equal."""
   if not 0 <= process_index < process_count:
     raise ValueError(
@@ -53,7 +59,9 @@ def local_size(batch_size, process_index, process_count):
   return batch_size // process_count
 
 
-def shuffled(positions, *, num_examples, seed):
+def shuffled(
+    positions: tf.Tensor, *, num_examples: int, seed: int
+) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns ids and epochs, both int64 [n], for `positions` int64 [n].
 
   Runs eagerly and in a graph, with the same result.

@@ -11,7 +11,7 @@ _ORIENTATION = 0x0112
 _START_OF_SCAN = 0xDA
 
 
-def upright(image, data):
+def upright(image: tf.Tensor, data: tf.Tensor) -> tf.Tensor:
   """Turns `image` [h, w, c], decoded from the bytes `data`, upright."""
   code = tf.numpy_function(
       lambda data: np.int32(read(data)), [data], tf.int32, stateful=False
@@ -25,7 +25,7 @@ def upright(image, data):
   return _where(image, code, (3, 4, 7, 8), axis=0)
 
 
-def read(data):
+def read(data: bytes) -> int:
   """Returns the code 1..8 in the JPEG bytes `data`; 1 where there is none."""
   at = 2
   while data[at : at + 1] == b'\xff' and at + 4 <= len(data):

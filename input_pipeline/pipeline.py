@@ -7,6 +7,8 @@ unlabelled.
 """
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -19,21 +21,21 @@ BadImage = reader_lib.BadImage
 
 
 def train_batches(
-    source,
+    source: sources.Source,
     *,
-    batch_size,
-    ops,
-    seed,
-    start_step=0,
-    process_index=0,
-    process_count=1,
-    bad_images='stop',
-    threads=0,
-    prefetch=2,
-    cache='none',
-    shuffle_buffer=16384,
-    lanes=0,
-):
+    batch_size: int,
+    ops: str,
+    seed: int,
+    start_step: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+    bad_images: str = 'stop',
+    threads: int = 0,
+    prefetch: int = 2,
+    cache: str = 'none',
+    shuffle_buffer: int = 16384,
+    lanes: int = 0,
+) -> 'TrainBatches':
   """Returns the endless iterator of training batches from `start_step` on.
 
   Args:
@@ -66,17 +68,17 @@ def train_batches(
 
 
 def eval_batches(
-    source,
+    source: sources.Source,
     *,
-    batch_size,
-    ops,
-    process_index=0,
-    process_count=1,
-    bad_images='stop',
-    threads=0,
-    prefetch=2,
-    cache='none',
-):
+    batch_size: int,
+    ops: str,
+    process_index: int = 0,
+    process_count: int = 1,
+    bad_images: str = 'stop',
+    threads: int = 0,
+    prefetch: int = 2,
+    cache: str = 'none',
+) -> 'EvalBatches':
   """Returns a finite EvalBatches with each example exactly once.
 
   Arguments are those of `train_batches`; a `batch_size` that the processes do
@@ -100,7 +102,9 @@ class Data:
     spec: {key: (shape, dtype)} of the global training batch.
   """
 
-  def __init__(self, config, process_index=0, process_count=1):
+  def __init__(
+      self, config: Any, process_index: int = 0, process_count: int = 1
+  ):
     """`config` is the whole config. Raises what sources and batches raise."""
     self._process = {
         'process_index': process_index,
@@ -115,7 +119,7 @@ class Data:
     self.spec = self.train(config).spec
     self.evaluate(config)
 
-  def train(self, config, start_step=0):
+  def train(self, config: Any, start_step: int = 0) -> 'TrainBatches':
     """Returns the TrainBatches of `config`, a phase's, from `start_step` on."""
     data = config.data
     return train_batches(
@@ -130,7 +134,7 @@ class Data:
         **self._process,
     )
 
-  def evaluate(self, config, split=None):
+  def evaluate(self, config: Any, split: str | None = None) -> 'EvalBatches':
     """Returns the EvalBatches of `split`, by default `data.eval_split`."""
     data, split = config.data, split or config.data.eval_split
     batch_size = config.eval_batch_size or config.batch_size
@@ -161,7 +165,7 @@ class TrainBatches:
 
   Attributes:
     spec: {key: (shape, dtype)} of the global batch.
-    bad: [(id, where)] of the images skipped so far, by this process.
+    bad: [(id, where)] of the images skipped so far, each once.
   """
 
   def __init__(self, reader, start_step, *, batch_size, process, **kwargs):
@@ -184,7 +188,7 @@ class TrainBatches:
   def __iter__(self):
     return self
 
-  def __next__(self):
+  def __next__(self) -> dict[str, np.ndarray]:
     if self._iterator is None:
       raise ValueError('these batches are closed')
     try:
@@ -193,7 +197,8 @@ class TrainBatches:
       rows = self._rows_from(start_step=self._step)
       raise self._reader.explain(rows, 0, self._local, error) from None
     self._step += 1
-    self.bad += self._reader.check(batch, lowest=0)
+    skipped = self._reader.check(batch, lowest=0)
+    self.bad += [one for one in skipped if one not in self.bad]
     return batch
 
   def close(self):
@@ -225,10 +230,10 @@ class EvalBatches:
     self.bad = []
     self._length = -(-self.num_examples // batch_size)
 
-  def __len__(self):
+  def __len__(self) -> int:
     return self._length
 
-  def __iter__(self):
+  def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
     self.bad = []
     batches = self._data.as_numpy_iterator()
     for step in range(self._length):

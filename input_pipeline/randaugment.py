@@ -14,7 +14,7 @@ from input_pipeline.host import tf
 _GREY = 128.0  # What comes into view at the edges.
 
 
-def randaugment(layers=2, magnitude=10):
+def randaugment(layers: int = 2, magnitude: float = 10) -> image_ops.Op:
   """Applies `layers` random operations of `magnitude` 0..10 to uint8 RGB.
 
   Other images are rounded and cut off to uint8 first.

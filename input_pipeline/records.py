@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from collections.abc import Sequence
 from concurrent import futures
 
 import numpy as np
@@ -24,7 +25,12 @@ class Records(sources.Source):
     starts: [s], the id of the first of them.
   """
 
-  def __init__(self, shards, num_classes, class_names=None):
+  def __init__(
+      self,
+      shards: Sequence[tuple[str, int, int]],
+      num_classes: int,
+      class_names: Sequence[str] | None = None,
+  ):
     """`shards` is [(path, first, count)]."""
     paths, firsts, counts = zip(*shards, strict=True)
     super().__init__(
@@ -63,12 +69,12 @@ class TfRecord(Records):
 
   def __init__(
       self,
-      pattern,
+      pattern: str,
       *,
-      num_classes,
-      image_key='image/encoded',
-      label_key='image/class/label',
-      label_offset=0,
+      num_classes: int,
+      image_key: str = 'image/encoded',
+      label_key: str = 'image/class/label',
+      label_offset: int = 0,
   ):
     paths = sorted(tf.io.gfile.glob(pattern))
     paths = [path for path in paths if not path.endswith('.json')]
@@ -93,7 +99,7 @@ class TfRecord(Records):
     return {'image': example[image], 'label': label}
 
 
-def shard_counts(paths):
+def shard_counts(paths: Sequence[str]) -> dict[str, int]:
   """Returns {path: number of records}.
 
   Taken from the file that `write_counts` leaves beside them, else counted: for
@@ -123,7 +129,7 @@ def shard_counts(paths):
     return dict(zip(paths, pool.map(count, paths), strict=True))
 
 
-def broken(paths):
+def broken(paths: Sequence[str]) -> str | None:
   """Returns the first TFRecord file that cannot be read to its end."""
 
   def read(path):
@@ -137,7 +143,7 @@ def broken(paths):
     return next(filter(None, pool.map(read, paths)), None)
 
 
-def write_counts(pattern):
+def write_counts(pattern: str):
   """Writes record_counts.json beside the files: for buckets, once."""
   paths = sorted(tf.io.gfile.glob(pattern))
   table = {
@@ -152,7 +158,7 @@ def write_counts(pattern):
     json.dump(table, file, indent=1)
 
 
-def count_records(path):
+def count_records(path: str) -> int:
   """Returns the number of records in a TFRecord file, by its headers alone."""
   # A record is its length (8 bytes), a checksum (4), the data, a checksum (4).
   size = tf.io.gfile.stat(path).length

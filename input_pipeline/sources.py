@@ -8,6 +8,8 @@ vector of ids at once, `parse(record)` turns one of those records into
 
 import copy
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,13 @@ class Source:
 
   streaming = False
 
-  def __init__(self, size, image, num_classes, class_names=None):
+  def __init__(
+      self,
+      size: int,
+      image: tf.TensorSpec,
+      num_classes: int,
+      class_names: Sequence[str] | None = None,
+  ):
     if size < 1:
       raise ValueError(f'{type(self).__name__} has no examples')
     label = tf.TensorSpec((), tf.int32)
@@ -38,19 +46,19 @@ class Source:
     self.class_names = class_names
     self._size = size
 
-  def __len__(self):
+  def __len__(self) -> int:
     return self._size
 
   def parse(self, record):
     return record
 
-  def first(self, count):
+  def first(self, count: int) -> 'Source':
     """Returns the same source with its first `count` examples only."""
     part = copy.copy(self)
     part._size = min(count, len(self))
     return part
 
-  def where(self, example_id):
+  def where(self, example_id: int) -> str:
     """Returns words that let a person find the example."""
     return f'example {example_id}'
 
@@ -62,7 +70,13 @@ class ArraySource(Source):
   and for labels outside [-1, num_classes), naming the first.
   """
 
-  def __init__(self, arrays, *, num_classes=None, class_names=None):
+  def __init__(
+      self,
+      arrays: Mapping[str, np.ndarray],
+      *,
+      num_classes: int | None = None,
+      class_names: Sequence[str] | None = None,
+  ):
     if set(arrays) != {'image', 'label'}:
       raise ValueError(f'arrays must be image and label, not {sorted(arrays)}')
     image, label = np.asarray(arrays['image']), np.asarray(arrays['label'])
@@ -96,7 +110,7 @@ class ArraySource(Source):
 class Embedded(ArraySource):
   """Data that ships with the project: see embedded.load."""
 
-  def __init__(self, name='fashion_mnist', split='train'):
+  def __init__(self, name: str = 'fashion_mnist', split: str = 'train'):
     arrays = embedded.load(name, split)
     super().__init__(arrays, class_names=embedded.CLASS_NAMES[name])
     self._name = f'{name} {split}'
@@ -108,7 +122,13 @@ class Embedded(ArraySource):
 class Files(Source):
   """Image files, local or gs://: `paths` [n] strings, `labels` [n] ints."""
 
-  def __init__(self, paths, labels, num_classes, class_names=None):
+  def __init__(
+      self,
+      paths: Sequence[str],
+      labels: Sequence[int],
+      num_classes: int,
+      class_names: Sequence[str] | None = None,
+  ):
     super().__init__(len(paths), _ENCODED, num_classes, class_names)
     self.paths = list(paths)
     check_labels(np.asarray(labels), self)
@@ -134,7 +154,14 @@ class ImageFolder(Files):
   for the rules and the errors. `classes` are those of the training split.
   """
 
-  def __init__(self, root, split='', classes=None, *, allow_empty=False):
+  def __init__(
+      self,
+      root: str,
+      split: str = '',
+      classes: Sequence[str] | None = None,
+      *,
+      allow_empty: bool = False,
+  ):
     folder = os.path.join(root, split) if split else root
     paths, labels, classes = listing.class_folders(
         folder, classes, allow_empty=allow_empty
@@ -149,7 +176,12 @@ class CsvSource(Files):
   training split.
   """
 
-  def __init__(self, path, classes=None, num_classes=None):
+  def __init__(
+      self,
+      path: str,
+      classes: Sequence[str] | None = None,
+      num_classes: int | None = None,
+  ):
     paths, labels, classes, lines = listing.csv_file(path, classes)
     if classes is not None:
       num_classes = len(classes)
@@ -162,7 +194,7 @@ class CsvSource(Files):
     return f'{self.paths[example_id]} ({self._lines[example_id]})'
 
 
-def check_labels(labels, source):
+def check_labels(labels: np.ndarray, source: Source):
   """Raises ValueError naming the first label outside [-1, num_classes)."""
   bad = np.flatnonzero((labels < -1) | (labels >= source.num_classes))
   if bad.size:
@@ -172,7 +204,7 @@ def check_labels(labels, source):
     )
 
 
-def make(data, split, train=None):
+def make(data: Any, split: str, train: Source | None = None) -> Source:
   """Returns the source that `data`, the config's section, names for `split`.
 
   `train` is the source of the training split, whose classes hold for all.

@@ -11,7 +11,7 @@ from input_pipeline import records
 from input_pipeline.host import tf
 
 
-def make(name, split, data_dir=None):
+def make(name: str, split: str, data_dir: str | None = None) -> records.Records:
   """Returns the source of `split`, e.g. 'train' or 'train[:98%]'.
 
   Stored as ArrayRecord it is read at random, as TFRecord front to back.

@@ -20,7 +20,7 @@ CLASS_NAMES = {
 }
 
 
-def load(name, split):
+def load(name: str, split: str) -> dict[str, np.ndarray]:
   """Returns {'image': uint8 [n, h, w], 'label': uint8 [n]}.
 
   fashion_mnist: 10,000 of 28x28 in 'train', 2,000 in 'test'. Raises ValueError

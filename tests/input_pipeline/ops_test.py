@@ -34,6 +34,7 @@ def _one(text, images=IMAGES):
         'random_crop((5, 6))|random_crop(4)',
         'resize((20, 16))|random_crop(15)',
         'resize_small(6, antialias=True)',
+        "resize((4, 5), 'nearest')",
         'decode|value_range',
         '',
     ],
@@ -157,10 +158,16 @@ def test_inception_crop_windows():
         ('flip_lr||grey', ["''"]),
         (
             'resize',
-            ["missing a required argument: 'size'", 'resize(size, method='],
+            ["missing a required argument: 'size'", 'resize(size: int |'],
         ),
-        ('resize(8, sise=9)', ["'sise'", 'resize(size, method=']),
-        ('central_crop(0)', ['size 0 must be positive', 'central_crop(size)']),
+        ('resize(8, sise=9)', ["'sise'", 'resize(size: int |']),
+        (
+            'central_crop(0)',
+            [
+                'size 0 must be positive',
+                'central_crop(size: int | tuple[int, int])',
+            ],
+        ),
         ('random_crop(2.5)', ["'random_crop(2.5)'"]),
     ],
 )
