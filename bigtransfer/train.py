@@ -206,5 +206,9 @@ class _Run:
 
 
 def summary(step: int, values: Mapping[str, float]) -> str:
-  parts = '  '.join(f'{name} {value:.4g}' for name, value in values.items())
+  """Says in one line what an evaluation gave; counts are whole numbers."""
+  parts = '  '.join(
+      f'{name} {int(value) if value.is_integer() else format(value, ".4g")}'
+      for name, value in values.items()
+  )
   return f'evaluation at step {step:,}: {parts}'

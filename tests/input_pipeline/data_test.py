@@ -88,6 +88,13 @@ def test_csv(photos, tmp_path):
   assert next(data.train(config))['image'].shape == (4, 24, 24, 3)
 
 
+def test_classes_of_evaluation_are_those_of_training(photos, tmp_path):
+  (tmp_path / 'test' / 'a').rename(tmp_path / 'gone')
+  config = _of_folder(photos)
+  (batch,) = pipeline.Data(config).evaluate(config)
+  assert batch['label'][batch['mask'] == 1].tolist() == [1]
+
+
 def test_cached_images_are_the_same(photos):
   plain, cached = _of_folder(photos), _of_folder(photos, cache='raw')
   a = pipeline.Data(plain).train(plain)

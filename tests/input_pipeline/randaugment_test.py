@@ -57,9 +57,18 @@ def test_operations_are_pils(name, sign):
   assert got.dtype == tf.uint8
   expected = np.asarray(CASES[name](STRENGTH * sign), np.int32)
   difference = np.abs(got.numpy().astype(np.int32) - expected)
+  if name in ('identity', 'equalize', 'posterize', 'solarize'):
+    assert not difference.any()
   # Bilinear edges against the fill differ, and PIL cuts off fractions.
   assert np.quantile(difference, 0.95) <= 2
   assert difference.mean() < 1
+
+
+def test_equalize_where_the_brightest_value_is_frequent():
+  bright = np.where(PIXELS > 150, 255, PIXELS)
+  expected = ImageOps.equalize(Image.fromarray(bright))
+  got = randaugment._equalize(tf.constant(bright), 1.0, tf.constant(1.0))
+  np.testing.assert_array_equal(got, expected)
 
 
 def test_there_are_the_14_of_the_paper():

@@ -42,6 +42,10 @@ def test_cut_off_files(tmp_path):
   path.write_bytes(path.read_bytes()[:-5])
   with pytest.raises(ValueError, match='train-0 is cut off.* record 3'):
     records.TfRecord(str(path), num_classes=2)
+  _write(path, 3)
+  path.write_bytes(path.read_bytes() + b'more')
+  with pytest.raises(ValueError, match='train-0 is cut off.* record 3'):
+    records.TfRecord(str(path), num_classes=2)
   path.write_bytes(b'no records at all')
   with pytest.raises(ValueError, match='train-0 is cut off or no TFRecord'):
     records.TfRecord(str(path), num_classes=2)
@@ -110,3 +114,8 @@ def test_first(tmp_path):
   batches = pipeline.eval_batches(source, batch_size=3, ops='decode|resize(2)')
   ids = np.concatenate([batch['id'] for batch in batches])
   assert sorted(ids) == list(range(6))
+  training = pipeline.train_batches(
+      source, batch_size=6, ops='decode|resize(2)', seed=0
+  )
+  for _ in range(3):
+    assert sorted(next(training)['id']) == list(range(6))
