@@ -104,8 +104,8 @@ class CheckpointManager:
     Args:
       abstract: `jax.ShapeDtypeStruct`s with shardings.
       step: which checkpoint; None = the newest complete one.
-      reset_optimizer: an optax transformation; `opt_state` is left out and
-        made anew with it.
+      reset_optimizer: an optax transformation; if `opt_state` is of another
+        one, it is made anew with it.
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
@@ -118,13 +118,15 @@ class CheckpointManager:
           f' (it has {self.steps()})'
       )
     wanted = {k: v for k, v in _parts(abstract).items() if jax.tree.leaves(v)}
-    if reset_optimizer is not None:
-      del wanted['opt_state']
     found = self._manager.item_metadata(step)
-    for part, tree in wanted.items():
+    reset = False
+    for part, tree in list(wanted.items()):
       there = found[part] if part in found else None
       problem = mismatch(there.tree, tree) if there else 'is missing'
-      if problem:
+      if problem and part == 'opt_state' and reset_optimizer is not None:
+        del wanted[part]
+        reset = True
+      elif problem:
         raise MismatchError(_other_run(self.directory, step, part, problem))
     items = {k: ocp.args.StandardRestore(v) for k, v in wanted.items()}
     restored = self._manager.restore(step, args=ocp.args.Composite(**items))
@@ -137,7 +139,7 @@ class CheckpointManager:
         ema=restored.get('ema', abstract.ema),
         skipped=progress['skipped'],
     )
-    if reset_optimizer is not None:
+    if reset:
       shardings = jax.tree.map(lambda x: x.sharding, abstract.opt_state)
       init = jax.jit(reset_optimizer.init, out_shardings=shardings)
       state = state._replace(opt_state=init(state.params))

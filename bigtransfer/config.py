@@ -32,6 +32,7 @@ FREE = (
     'accum_steps',
     'checkpoint',
     'compilation_cache',
+    'data.bad_images',
     'data.cache',
     'data.path',
     'data.prefetch',
@@ -44,6 +45,7 @@ FREE = (
     'init_from',
     'log_every',
     'mesh',
+    'nonfinite',
     'platform',
     'print_plan',
     'reset_optimizer',
@@ -65,8 +67,8 @@ def load(spec: str, overrides: Sequence[tuple[str, str]] = ()):
     ValueError, TypeError, KeyError: from the recipe or an override.
   """
   path, _, arg = spec.partition(':')
-  if not os.path.isfile(path):
-    raise FileNotFoundError(f'there is no config file {path!r}')
+  if not os.path.isfile(path) or not path.endswith('.py'):
+    raise FileNotFoundError(f'there is no config file {path!r} (a .py file)')
   module = _import_file(path)
   if not hasattr(module, 'get_config'):
     raise ValueError(f'{path} defines no get_config(arg)')
@@ -92,8 +94,6 @@ def _import_file(path: str):
 
 def phases(config) -> list[tuple[str, Any]]:
   """Returns (name, config) per phase; each is a copy with its overrides."""
-  if not isinstance(config.phases, tuple):
-    raise TypeError(f'config.phases must be a tuple, got {config.phases!r}')
   result = []
   for overrides in config.phases or ({'name': 'train'},):
     phase = copy.deepcopy(config)
@@ -224,6 +224,25 @@ def from_json(text: str) -> ml_collections.ConfigDict:
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
   return ml_collections.ConfigDict(tuples(json.loads(text))).lock()
+
+
+def to_text(config) -> str:
+  """One line per section, for people."""
+
+  def flat(section, path):
+    values = {k: section[k] for k in section}
+    plain = {k: v for k, v in values.items() if not _is_section(v)}
+    lines = [f'{path}: ' + ' '.join(f'{k}={v!r}' for k, v in plain.items())]
+    for key, value in values.items():
+      if _is_section(value):
+        lines += flat(value, f'{path}.{key}')
+    return lines
+
+  return '\n'.join(flat(config, 'config'))
+
+
+def _is_section(value) -> bool:
+  return isinstance(value, ml_collections.ConfigDict)
 
 
 def differences(old, new, *, ignore: Sequence[str] = FREE) -> list[str]:

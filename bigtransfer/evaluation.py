@@ -1,7 +1,7 @@
 """Runs all evaluators of a config on a state."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,9 +9,21 @@ import jax
 from bigtransfer import checkpoint, evaluators, prefetch
 from bigtransfer.program import Phase
 
+# Takes the (id, where) pairs of images that could not be read.
+Note = Callable[[Sequence[tuple[int, str]]], None]
 
-def evaluation(phase: Phase, workdir: str) -> Callable[[Any], dict[str, float]]:
-  """Returns state -> values of all evaluators; they compile once."""
+
+def evaluation(
+    phase: Phase, folder: str, note: Note
+) -> Callable[[Any], dict[str, float]]:
+  """Returns state -> values of all evaluators, which compile once.
+
+  Args:
+    phase: of the run; its data and its program.
+    folder: where the evaluators' tables go.
+    note: gets the bad images of every evaluation.
+  """
+  source = phase.data.evaluate(phase.config)
 
   def predict(params, model_state, batch):
     return phase.program.model.apply(
@@ -19,9 +31,7 @@ def evaluation(phase: Phase, workdir: str) -> Callable[[Any], dict[str, float]]:
     )[0]
 
   def batches():
-    return prefetch.Prefetcher(
-        iter(phase.data.evaluate(phase.config)), phase.program.batch_sharding
-    )
+    return prefetch.Prefetcher(iter(source), phase.program.batch_sharding)
 
   running = [
       evaluators.load(name)(
@@ -40,17 +50,35 @@ def evaluation(phase: Phase, workdir: str) -> Callable[[Any], dict[str, float]]:
       for evaluator in running:
         values |= evaluator.run(state.ema or state.params, state.model_state)
         for name, text in evaluator.tables().items():
-          with open(os.path.join(workdir, name), 'w') as f:
+          with open(os.path.join(folder, name), 'w') as f:
             f.write(text)
+    note(source.bad)
     return values
 
   return evaluate
 
 
-def evaluate_newest(phase: Phase, workdir: str):
-  """Evaluates the newest checkpoint of a workdir; returns (step, values)."""
-  with checkpoint.CheckpointManager(
-      os.path.join(workdir, 'checkpoints'), phase.config.checkpoint
-  ) as manager:
-    state = manager.restore(phase.program.abstract)
-  return int(state.step), evaluation(phase, workdir)(state)
+def check_best(values: Mapping[str, float], name: str | None):
+  """Raises EvaluationError if `best_metric` is not among the values."""
+  if name is not None and name not in values:
+    raise evaluators.EvaluationError(
+        f'config.checkpoint.best_metric={name!r}: the evaluation gives'
+        f' {", ".join(values)}'
+    )
+
+
+def evaluate_newest(phase: Phase, workdir: str, note: Note):
+  """Evaluates the newest checkpoint of a workdir; returns (step, values).
+
+  Tables go to `workdir`/eval_only. The optimizer's state is left alone.
+  """
+  folder = os.path.join(workdir, 'checkpoints')
+  abstract = phase.program.abstract
+  params, step = checkpoint.restore_params(folder, abstract=abstract.params)
+  model_state = checkpoint.restore_part(
+      folder, step, 'model_state', abstract.model_state
+  )
+  state = abstract._replace(params=params, model_state=model_state, ema={})
+  tables = os.path.join(workdir, 'eval_only')
+  os.makedirs(tables, exist_ok=True)
+  return step, evaluation(phase, tables, note)(state)

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
+from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors_numpy
-from safetensors import safe_open
 
 from bigtransfer import checkpoint, trees, workdir
 
@@ -55,7 +55,12 @@ def initial_params(source: str, abstract: Any) -> Any:
   if not os.path.exists(source):
     raise FileNotFoundError(f'config.init_from={source!r} does not exist')
   if os.path.isfile(source):
-    params, _ = load(source)
+    try:
+      params, _ = load(source)
+    except SafetensorError as e:
+      raise checkpoint.MismatchError(
+          f'config.init_from={source!r} is no .safetensors file: {e}'
+      ) from e
     problem = checkpoint.mismatch(params, abstract)
     if problem:
       raise checkpoint.MismatchError(
@@ -87,6 +92,9 @@ def main(argv=None) -> int:
   args = parser.parse_args(argv)
   logging.set_verbosity(logging.ERROR)
   try:
+    folder = os.path.dirname(os.path.abspath(args.output))
+    if not os.path.isdir(folder):
+      raise FileNotFoundError(f'there is no folder {folder!r}')
     run = workdir.load(args.workdir)
     params, step = checkpoint.restore_params(
         os.path.join(args.workdir, 'checkpoints'), args.step

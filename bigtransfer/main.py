@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 75 stopped early and saved.
 """
 
 import argparse
+import importlib.util
 import os
 import re
 import signal
@@ -62,28 +63,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.help_config:
       print(config.describe())
       return 0
-    if args.workdir is None and not config.print_plan:
-      raise ValueError('--workdir is missing: where should the run be kept?')
+    _check_workdir(args.workdir, config)
     phases = config_lib.phases(config)
   except (ValueError, TypeError, KeyError, AttributeError, OSError) as e:
     return _fail(e, 2)
-  # From here on, so that a preempted start ends as a preempted run does.
-  asked = []
-  signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
   try:
     phases = prepare(config, phases)
     if config.print_plan:
       print(plan(phases))
       return 0
+    if config.eval_only:
+      return evaluate(phases[-1], args.workdir)
     steps = checkpoint.complete_steps(os.path.join(args.workdir, 'checkpoints'))
     remarks = workdir_lib.open_for(
         args.workdir, config, phases, max(steps, default=0)
     )
-  except (ValueError, OSError) as e:
+  except (ValueError, FileNotFoundError, NotADirectoryError) as e:
     return _fail(e, 2)
+  except OSError as e:
+    return _fail(e, 1)
+  for phase in phases:
+    print(f'phase {phase.name}\n{config_lib.to_text(phase.config)}')
   for remark in remarks:
     print(f'note: {remark}')
-  return run(phases, args.workdir, asked)
+  return run(phases, args.workdir)
+
+
+def _check_workdir(path: str | None, config):
+  if path is None and not config.print_plan:
+    raise ValueError('--workdir is missing: where should the run be kept?')
+  if path is not None and '://' in path:
+    raise ValueError(f'--workdir={path}: it must be a folder of this machine')
 
 
 def prepare(config, phases):
@@ -96,6 +106,11 @@ def prepare(config, phases):
   from bigtransfer import evaluators, program
   from input_pipeline import pipeline
 
+  if config.tensorboard and not importlib.util.find_spec('tensorboardX'):
+    raise ValueError(
+        'config.tensorboard=True needs the package tensorboardX: pip install'
+        " 'bigtransfer[tensorboard]'"
+    )
   mesh = mesh_lib.make(config.mesh)
   index, count = jax.process_index(), jax.process_count()
   result, begin = [], 0
@@ -104,6 +119,11 @@ def prepare(config, phases):
     data = pipeline.Data(given, index, count)
     if given.model.num_classes is None:
       given.model.num_classes = data.num_classes
+    if given.model.num_classes < data.num_classes:
+      raise ValueError(
+          f'config.model.num_classes={given.model.num_classes}, but the data'
+          f' has {data.num_classes} classes'
+      )
     given.eval_batch_size = mesh_lib.padded_batch(
         given.eval_batch_size or given.batch_size, mesh, count
     )
@@ -112,6 +132,11 @@ def prepare(config, phases):
       evaluators.load(evaluator)
     built = program.build(resolved, data.spec, mesh, begin)
     result.append(program.Phase(name, resolved, data, begin, built))
+    problem = checkpoint.mismatch(
+        result[0].program.abstract.params, built.abstract.params
+    )
+    if problem:
+      raise ValueError(f'phase {result[0].name}, before {name}, {problem}')
     begin = result[-1].end
   return result
 
@@ -131,6 +156,11 @@ def _start_devices(config):
     found = jax.default_backend()
   except RuntimeError as e:
     raise ValueError(f'JAX cannot start: {e}') from e
+  if jax.process_count() > 1:
+    raise ValueError(
+        f'{jax.process_count()} processes: training runs in one process, on'
+        ' all of its devices'
+    )
   if config.platform not in (None, found):
     raise ValueError(
         f'config.platform={config.platform!r}, but JAX found {found!r}'
@@ -148,7 +178,7 @@ def plan(phases) -> str:
     rate = schedules.make(c, c.total_steps)
     epochs = c.total_steps * c.batch_size / phase.data.num_examples
     lines += [
-        str(c),
+        config_lib.to_text(c),
         f'phase {phase.name}: {c.total_steps:,} steps of {c.batch_size:,}'
         f' examples = {epochs:.2f} epochs of {phase.data.num_examples:,}',
         'learning rate at step (of the update that follows it):',
@@ -160,25 +190,43 @@ def plan(phases) -> str:
   return '\n'.join(lines)
 
 
-def run(phases, workdir: str, asked: list[int]) -> int:
-  """Trains or evaluates, reports, and returns the exit code.
-
-  Args:
-    phases: from `prepare`.
-    workdir: from `workdir.open_for`.
-    asked: signals received so far; one is enough to save and stop.
-  """
-  from bigtransfer import evaluation, metrics, report, train
+def evaluate(phase, workdir: str) -> int:
+  """Evaluates the newest checkpoint of a workdir, which stays as it is."""
+  from bigtransfer import evaluation, evaluators, metrics, train
   from input_pipeline import pipeline
 
-  signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
-  config = phases[-1].config
+  bad_images = metrics.BadImages(workdir, print)
   try:
-    if config.eval_only:
-      print(train.summary(*evaluation.evaluate_newest(phases[-1], workdir)))
-      return 0
+    step, values = evaluation.evaluate_newest(phase, workdir, bad_images.note)
+  except (checkpoint.MismatchError, evaluators.EvaluationError) as e:
+    return _fail(e, 2)
+  except pipeline.BadImage as e:
+    return _fail(e, 1)
+  print(train.summary(step, values))
+  return 0
+
+
+def run(phases, workdir: str) -> int:
+  """Trains, reports, and returns the exit code."""
+  from bigtransfer import evaluators, metrics, report, train
+  from input_pipeline import pipeline
+
+  asked = []
+
+  def ask(number, frame):
+    print('saving, then stopping; once more stops at once', file=sys.stderr)
+    asked.append(number)
+    signal.signal(number, signal.SIG_DFL)
+
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, ask)
+  try:
     result = train.train(phases, workdir, stop=lambda: bool(asked))
-  except (checkpoint.MismatchError, FileNotFoundError) as e:
+  except (
+      checkpoint.MismatchError,
+      evaluators.EvaluationError,
+      FileNotFoundError,
+  ) as e:
     return _fail(e, 2)
   except (
       checkpoint.SaveError,
@@ -190,15 +238,18 @@ def run(phases, workdir: str, asked: list[int]) -> int:
   if result.reason == 'stopped':
     print(f'stopped and saved at step {result.step}; the same command goes on')
     return STOPPED
-  if result.reason == 'finished':
+  plots = os.path.join(workdir, 'plots')
+  if result.reason == 'finished' and os.listdir(plots):
     print(f'already finished at step {result.step}; nothing to do')
     return 0
-  plots = report.draw([workdir], os.path.join(workdir, 'plots'))
-  print(_closing(result, workdir, config, plots))
+  pictures = report.draw([workdir], plots)
+  print(_closing(result, workdir, phases[-1].config, pictures))
   return 0
 
 
 def _closing(result, workdir, config, plots) -> str:
+  # As it is typed from here, also where no environment is active.
+  python = sys.executable.removeprefix(os.getcwd() + os.sep)
   accuracy = result.evaluation.get('accuracy')
   lines = [f'done: {result.step:,} steps']
   if accuracy is not None:
@@ -207,8 +258,8 @@ def _closing(result, workdir, config, plots) -> str:
       f'checkpoint: {os.path.join(workdir, "checkpoints", str(result.step))}',
       *(f'plot: {path}' for path in plots),
       'next, try',
-      f'  python -m bigtransfer.predict --workdir {workdir}',
-      f'  python -m bigtransfer.report {workdir}',
+      f'  {python} -m bigtransfer.predict --workdir {workdir}',
+      f'  {python} -m bigtransfer.report {workdir}',
   ]
   return '\n'.join(lines)
 

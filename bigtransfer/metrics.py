@@ -73,13 +73,8 @@ class MetricWriter:
       self.evaluated, self.evaluation = last['step'], last['values']
     self._events = None
     if tensorboard:
-      try:
-        from tensorboardX import SummaryWriter
-      except ImportError as e:
-        raise ValueError(
-            'config.tensorboard=True needs the package tensorboardX: '
-            "pip install 'bigtransfer[tensorboard]'"
-        ) from e
+      from tensorboardX import SummaryWriter  # An extra; main.py checks it.
+
       self._events = SummaryWriter(
           os.path.join(workdir, 'tensorboard'), purge_step=step + 1
       )

@@ -76,12 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)
     return 2
-  classes = run['class_names'] or [
-      str(i) for i in range(run['config'].model.num_classes)
+  classes = run['class_names'] or []
+  classes += [
+      str(i) for i in range(len(classes), run['config'].model.num_classes)
   ]
   rows, unread = [], 0
   for batch, scores in probabilities(run, batches):
-    for i in np.flatnonzero(batch['id'] >= 0)[: len(names)]:
+    for i in np.flatnonzero(batch['id'] >= 0):
       name, label = names[batch['id'][i]], batch['label'][i]
       if batch['mask'][i] == 0:
         unread += 1
@@ -92,8 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
       truth = f'  (is {classes[label]})' if label >= 0 else ''
       print(f'{name}: {text}{truth}')
       rows.append([name, *(f'{p:.6g}' for p in scores[i])])
-    if not args.images:
-      break  # Of the evaluation split only the first are shown.
   if args.csv:
     with open(args.csv, 'w', newline='') as f:
       csv.writer(f).writerows([['path', *classes], *rows])
@@ -117,8 +116,8 @@ def _batches(run, images):
     names = list(images)
   else:
     train = sources.make(data, data.train_split)
-    source = sources.make(data, data.eval_split, train)
-    names = [source.where(i) for i in range(min(SHOWN, len(source)))]
+    source = sources.make(data, data.eval_split, train).first(SHOWN)
+    names = [source.where(i) for i in range(len(source))]
   return names, pipeline.eval_batches(
       source, batch_size=min(len(names), 32), ops=ops, bad_images='skip'
   )

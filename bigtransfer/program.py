@@ -128,17 +128,25 @@ def _pack(step, abstract, batch_spec):
   return jax.jit(packed_step, donate_argnums=0), names
 
 
-def fresh_state(program, params, model_state, step) -> state_lib.TrainState:
-  """A state with these parameters and a new optimizer state."""
+def fresh_state(
+    program: Program, state: state_lib.TrainState
+) -> state_lib.TrainState:
+  """A state with the same parameters and step, and a new optimizer state.
 
-  def start(params, model_state, step):
-    state = state_lib.create(
-        params,
+  A moving average goes on; where there is none, it starts as a copy.
+  """
+
+  def start(state):
+    new = state_lib.create(
+        state.params,
         program.tx,
-        model_state=model_state,
+        model_state=state.model_state,
         with_ema=bool(program.abstract.ema),
     )
-    return state._replace(step=step)
+    ema = state.ema if state.ema and new.ema else new.ema
+    return new._replace(step=state.step, ema=ema)
 
   shardings = jax.tree.map(lambda x: x.sharding, program.abstract)
-  return jax.jit(start, out_shardings=shardings)(params, model_state, step)
+  return jax.jit(start, out_shardings=shardings)(
+      state._replace(opt_state=())
+  )

@@ -19,6 +19,7 @@ from bigtransfer import checkpoint as checkpoint_lib
 from bigtransfer import evaluation, export, metrics, prefetch, trees
 from bigtransfer import program as program_lib
 from bigtransfer import state as state_lib
+from bigtransfer.optim import factory
 from bigtransfer.program import Phase
 
 
@@ -105,7 +106,8 @@ class _Run:
     state = None
     for phase in self._phases[bisect.bisect_left(ends, self.step) :]:
       state = self._enter(phase, state)
-      if self.step < phase.end or phase is self._phases[-1]:
+      # At a phase's end only its evaluation may be left to do.
+      if self.step < phase.end or not self._evaluated_now():
         state, reason = self._loop(phase, state)
         if reason == 'stopped':
           return reason
@@ -115,24 +117,25 @@ class _Run:
     """The phase before, the workdir's checkpoint, `init_from`, or scratch."""
     program, config = phase.program, phase.config
     if state is not None:
-      return program_lib.fresh_state(
-          program, state.params, state.model_state, state.step
-      )
+      return program_lib.fresh_state(program, state)
     if self.step:
       self._say(f'going on from step {self.step} of {self._workdir}')
-      return self._manager.restore(
-          program.abstract,
-          self.step,
-          reset_optimizer=program.tx if config.reset_optimizer else None,
+      if not config.reset_optimizer:
+        return self._manager.restore(program.abstract, self.step)
+      state = self._manager.restore(
+          program.abstract, self.step, reset_optimizer=program.tx
+      )
+      updates = state.step - state.skipped - phase.begin
+      return state._replace(
+          opt_state=factory.at_update(state.opt_state, updates)
       )
     state = program.init()
     if config.init_from is None:
       return state
     params = export.initial_params(config.init_from, program.abstract.params)
     self._say(f'starting from the parameters of {config.init_from}')
-    return program_lib.fresh_state(
-        program, params, state.model_state, state.step
-    )
+    state = state._replace(params=params, ema={})
+    return program_lib.fresh_state(program, state)
 
   def _loop(self, phase, state):
     """Trains to the phase's end; returns state and 'done' or 'stopped'."""
@@ -153,12 +156,14 @@ class _Run:
         names=program.metric_names,
         leaves=[path for path, _ in trees.flatten(program.abstract.params)],
     )
-    evaluate = evaluation.evaluation(phase, self._workdir)
+    evaluate = evaluation.evaluation(
+        phase, self._workdir, self._bad_images.note
+    )
     save_every = config.checkpoint.minutes and 60 * config.checkpoint.minutes
     saved_at = time.monotonic()
 
-    def due(every):
-      return every and (self.step - begin) % every == 0 and self.step > begin
+    def due(every, since=begin):
+      return every and (self.step - since) % every == 0 and self.step > begin
 
     with (
         contextlib.closing(progress),
@@ -178,23 +183,27 @@ class _Run:
           recorder.flush(last=True)
           with progress.pause():
             values = evaluate(state)
+          evaluation.check_best(values, config.checkpoint.best_metric)
           self._writer.write(self.step, phase.name, 'eval', values)
           self._say(summary(self.step, values))
         if self.step != self._saved and (
             last
             or stopping
             or due(config.checkpoint.every)
+            or due(config.checkpoint.keep_every, since=0)
             or (config.checkpoint.best_metric and self._evaluated_now())
             or (save_every and time.monotonic() - saved_at > save_every)
         ):
           recorder.flush()
-          with progress.pause():
-            values = self._writer.evaluation if self._evaluated_now() else {}
+          values = self._writer.evaluation if self._evaluated_now() else {}
+          # Orbax copies the arrays to the host itself.
+          with progress.pause(), jax.transfer_guard('allow'):
             self._manager.save(self.step, state, values)
           self._saved, saved_at = self.step, time.monotonic()
           self._bad_images.note(source.bad)
         if last or stopping:
-          return state, 'done' if last else 'stopped'
+          done = last and self._evaluated_now()
+          return state, 'done' if done else 'stopped'
         batch = next(batches)
         state, values = program.step(state, batch)
         self.step += 1

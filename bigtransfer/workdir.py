@@ -52,7 +52,8 @@ def open_for(
   }
   class_names = phases[-1].data.class_names
   remarks = []
-  if os.path.exists(os.path.join(path, 'config.json')):
+  # Without a checkpoint nothing is lost by starting anew.
+  if step and os.path.exists(os.path.join(path, 'config.json')):
     remarks = _compare(path, record, class_names, step)
   end = sum(phase.config.total_steps for phase in phases)
   if step > end:
@@ -67,9 +68,13 @@ def open_for(
 
 def _compare(path, record, class_names, step) -> list[str]:
   old = _read(path, 'config.json')
+  free = config_lib.FREE
+  if record['given']['reset_optimizer']:
+    free = (*free, 'optimizer')
   lines = config_lib.differences(
       config_lib.from_json(json.dumps(old['given'])),
       config_lib.from_json(json.dumps(record['given'])),
+      ignore=free,
   )
   remarks, begin = [], 0
   for before, now in zip(old['phases'], record['phases'], strict=False):

@@ -4,7 +4,7 @@ On a TPU v3-512 (facts of the paper: batch 4096, 8 images per core):
 
 python -m bigtransfer.main \
     --config configs/bit_pretrain.py:R50x1,data=imagenet2012 \
-    --workdir gs://bucket/runs/bit-s-r50x1
+    --workdir runs/bit-s-r50x1
 
 On your own folder of images, {train,val}/<class>/*.jpg:
 
@@ -42,6 +42,9 @@ def get_config(arg=None):
   _set_data(c, args['data'])
   large = args['data'] == 'imagenet21k'
   {'paper': _paper, 'big_vision': _big_vision}[args['recipe']](c, large)
+  if not args['data'].startswith('imagenet'):
+    # The published numbers of steps would outlast a run on a small set.
+    c.schedule.warmup = '5%'
   return common.smoke(c) if args['smoke'] else c
 
 

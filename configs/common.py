@@ -10,7 +10,7 @@ from configs import keys
 
 
 def base() -> f.Section:
-  """Returns the config with every key at its default, locked."""
+  """Returns the config with every key of keys.py at its default, locked."""
   c = f.Section()
   keys.run(c)
   keys.model(c.section('model', 'The network.'))

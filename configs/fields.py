@@ -8,6 +8,7 @@ refused where it is written and never deep in a run.
 
 import ast
 import difflib
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -45,15 +46,20 @@ def integer(at_least: int | None = None) -> Kind:
   return Kind(f'int{bound}', check, lambda text: check(int(text)))
 
 
-def number(at_least: float | None = None) -> Kind:
-  """A float; an int is converted."""
+def number(
+    at_least: float | None = None, below: float | None = None
+) -> Kind:
+  """A finite float; an int is converted."""
 
   def check(value):
     _expect(isinstance(value, int | float) and not isinstance(value, bool))
+    _expect(math.isfinite(value), ValueError)
     _expect(at_least is None or value >= at_least, ValueError)
+    _expect(below is None or value < below, ValueError)
     return float(value)
 
   bound = '' if at_least is None else f' of at least {at_least:g}'
+  bound += '' if below is None else f' and below {below:g}'
   return Kind(f'float{bound}', check, lambda text: check(float(text)))
 
 
@@ -157,9 +163,39 @@ def rules(value: Kind) -> Kind:
   return kind._replace(accepts=accepts)
 
 
-def anything(accepts: str) -> Kind:
-  """A value whose consumer checks it; text is read as a Python literal."""
-  return Kind(accepts, lambda value: value, ast.literal_eval)
+def placement() -> Kind:
+  """Where a parameter lies: 'replicate', 'fsdp' or an axis per dimension."""
+
+  def check(value):
+    if isinstance(value, str):
+      _expect(value in ('replicate', 'fsdp'), ValueError)
+      return value
+    _expect(isinstance(value, tuple | list))
+    _expect(all(axis is None or isinstance(axis, str) for axis in value))
+    return tuple(value)
+
+  accepts = "'replicate', 'fsdp' or a tuple of mesh axes and None"
+  return Kind(accepts, check, ast.literal_eval)
+
+
+def overrides() -> Kind:
+  """A tuple of dicts from dotted key to value."""
+
+  def tuples(value):
+    if isinstance(value, tuple | list):
+      return tuple(map(tuples, value))
+    return value
+
+  def check(value):
+    _expect(isinstance(value, tuple | list))
+    _expect(all(isinstance(phase, dict) for phase in value))
+    _expect(all(isinstance(key, str) for phase in value for key in phase))
+    return tuple(
+        {key: tuples(v) for key, v in phase.items()} for phase in value
+    )
+
+  accepts = "tuple of dicts such as ({'name': 'long', 'total_steps': 100},)"
+  return Kind(accepts, check, lambda text: check(ast.literal_eval(text)))
 
 
 class Section(ml_collections.ConfigDict):

@@ -21,7 +21,7 @@ def run(c):
             ' is in metrics.jsonl all the same.')
   c.declare('eval_every', '1 epoch', f.duration(),
             'Between evaluations; 0 = only at the end.')
-  c.declare('ema_decay', None, f.optional(f.number(0)),
+  c.declare('ema_decay', None, f.optional(f.number(0, 1)),
             'Decay of the moving average of the parameters, which is then'
             ' evaluated and exported; None = no average.')
   c.declare('clip_norm', None, f.optional(f.number(0)),
@@ -36,13 +36,13 @@ def run(c):
             'Parameters to start from: a workdir, a checkpoint folder or an'
             ' exported .safetensors file. A checkpoint of this workdir wins.')
   c.declare('reset_optimizer', False, f.boolean(),
-            'Resume with parameters and step, but a new optimizer state.')
+            'Go on although the optimizer section has changed: a state of'
+            ' another optimizer starts anew, parameters and step stay.')
   c.declare('eval_only', False, f.boolean(),
             'Evaluate the newest checkpoint and stop.')
   c.declare('print_plan', False, f.boolean(),
             'Print the resolved config and schedule and stop.')
-  c.declare('phases', (), f.anything(
-      "tuple of dicts such as {'name': 'long', 'total_steps': 100}"),
+  c.declare('phases', (), f.overrides(),
             'Phases run in order in one workdir, each a name and the dotted'
             ' keys that differ; () = one phase named train.')
   c.declare('evaluators', ('classification',), f.tuple_of(
@@ -82,17 +82,18 @@ def model(m):
 
 
 def optimizer(o):
-  o.declare('name', 'sgd', f.choice('sgd', 'adam', 'adamw'), 'The update rule.')
+  o.declare('name', 'sgd', f.string(),
+            'sgd, adam or adamw: bigtransfer/optim/factory.')
   o.declare('learning_rate', 0.03, f.number(0),
             'Peak rate at base_batch_size; batch_rule scales it.')
   o.declare('batch_rule', 'constant', f.choice('constant', 'linear', 'sqrt'),
             'How the rate follows batch_size / base_batch_size.')
   o.declare('base_batch_size', 256, f.integer(1),
             'The batch that learning_rate is meant for.')
-  o.declare('momentum', 0.9, f.number(0), 'Of sgd.')
+  o.declare('momentum', 0.9, f.number(0, 1), 'Of sgd.')
   o.declare('nesterov', False, f.boolean(), 'Nesterov momentum in sgd.')
-  o.declare('b1', 0.9, f.number(0), 'Decay of the first moment of adam(w).')
-  o.declare('b2', 0.999, f.number(0), 'Decay of the second moment of adam(w).')
+  o.declare('b1', 0.9, f.number(0, 1), 'Decay of the first moment of adam(w).')
+  o.declare('b2', 0.999, f.number(0, 1), 'And of the second.')
   o.declare('eps', 1e-8, f.number(0), 'Added to the root of the second moment.')
   o.declare('weight_decay', 0.0, f.number(0), 'Strength; see decay.')
   o.declare('decay', None, f.optional(
@@ -126,9 +127,8 @@ def schedule(s):
 
 
 def data(d):
-  d.declare('source', 'embedded',
-            f.choice('embedded', 'folder', 'csv', 'tfds', 'tfrecord'),
-            'Kind of source.')
+  d.declare('source', 'embedded', f.string(),
+            'embedded, folder, csv, tfds or tfrecord: input_pipeline/sources.')
   d.declare('name', 'fashion_mnist', f.string(),
             'Which embedded set or TFDS builder.')
   d.declare('path', None, f.optional(f.string()),
@@ -167,7 +167,7 @@ def task(c):
   c.section('loss', 'The classification loss.')
   c.loss.declare('name', 'softmax', f.choice('softmax', 'sigmoid'),
                  'Cross-entropy over classes, or one per class, summed.')
-  c.loss.declare('label_smoothing', 0.0, f.number(0),
+  c.loss.declare('label_smoothing', 0.0, f.number(0, 1),
                  'Share of the target spread over all classes.')
   c.section('augment', 'Mixing of examples, on the devices.')
   c.augment.declare('mixup_alpha', 0.0, f.number(0),
@@ -198,10 +198,9 @@ def devices(c):
   c.mesh.declare('data', -1, f.integer(-1), 'Devices along the batch.')
   c.mesh.declare('model', 1, f.integer(-1), 'Devices along the parameters.')
   c.section('sharding', 'How the state is laid over the mesh.')
-  spec = f.anything("'replicate', 'fsdp' or a tuple of axes and None")
-  c.sharding.declare('rules', (('.*', 'replicate'),), f.rules(spec),
+  c.sharding.declare('rules', (('.*', 'replicate'),), f.rules(f.placement()),
                      'Layout by parameter path.')
-  c.sharding.declare('opt_state_rules', (), f.rules(spec),
+  c.sharding.declare('opt_state_rules', (), f.rules(f.placement()),
                      'Layout of optimizer moments; () = as the parameter.')
   c.sharding.declare('fsdp_min_size', 2**20, f.integer(0),
                      'Elements below which fsdp replicates.')

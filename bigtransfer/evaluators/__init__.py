@@ -16,6 +16,10 @@ import pkgutil
 from typing import Any
 
 
+class EvaluationError(ValueError):
+  """The data or the config cannot be evaluated as asked."""
+
+
 def load(name: str) -> Any:
   """Returns the `Evaluator` class of module `name`.
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bigtransfer import evaluators
 from bigtransfer.tasks import classification
 
 # Up to here who is taken for whom is counted too: 1000^2 int32 are 4 MB.
@@ -64,23 +65,23 @@ class Evaluator:
         x.astype(jnp.int32) for x in (known, correct, in_top)
     )
     new = {
-        'loss': jnp.sum(jnp.where(known, loss, 0)),
-        'correct': jnp.sum(hits),
-        'top_k': jnp.sum(in_top),
-        'num_examples': jnp.sum(ones),
-        'images': jnp.zeros_like(totals['images']).at[label].add(ones),
-        'hits': jnp.zeros_like(totals['hits']).at[label].add(hits),
+        'loss': totals['loss'] + jnp.sum(jnp.where(known, loss, 0)),
+        'correct': totals['correct'] + jnp.sum(hits),
+        'top_k': totals['top_k'] + jnp.sum(in_top),
+        'num_examples': totals['num_examples'] + jnp.sum(ones),
+        'images': totals['images'].at[label].add(ones),
+        'hits': totals['hits'].at[label].add(hits),
     }
     if 'confusion' in totals:
-      zeros = jnp.zeros_like(totals['confusion'])
-      new['confusion'] = zeros.at[label, top[:, 0]].add(ones)
-    return jax.tree.map(jnp.add, totals, new)
+      counts = totals['confusion'].at[label, top[:, 0]]
+      new['confusion'] = counts.add(ones)
+    return new
 
   def run(self, params: Any, model_state: Any) -> dict[str, float]:
     """Returns `loss`, `accuracy`, `top_<k>` and `num_examples`.
 
     Raises:
-      ValueError: the split has no labelled example.
+      EvaluationError: the split has no labelled example.
     """
     totals = self._zeros()
     for batch in self._batches():
@@ -88,7 +89,9 @@ class Evaluator:
     totals = jax.device_get(totals)
     n = int(totals['num_examples'])
     if n == 0:
-      raise ValueError('the evaluation split has no labelled example')
+      raise evaluators.EvaluationError(
+          'the evaluation split has no labelled example'
+      )
     self._totals = totals
     metrics = {
         'loss': float(totals['loss']) / n,
@@ -101,7 +104,9 @@ class Evaluator:
   def tables(self) -> dict[str, str]:
     """Returns the per-class report of the last run as `per_class.csv`."""
     totals = self._totals
-    names = self._class_names or [str(i) for i in range(self._num_classes)]
+    # A head may have more outputs than there are named classes.
+    names = [*(self._class_names or ())]
+    names += [str(i) for i in range(len(names), self._num_classes)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator='\n')
     header = 'label,class,images,correct,accuracy,taken_for,times'

@@ -68,6 +68,20 @@ def make(config, params):
   )
 
 
+def at_update(opt_state, updates):
+  """Sets the clock of the schedule to `updates`, for a state made anew."""
+
+  def is_clock(node):
+    return isinstance(node, optax.ScaleByScheduleState)
+
+  def wind(node):
+    if not is_clock(node):
+      return node
+    return node._replace(count=jax.device_put(updates, node.count.sharding))
+
+  return jax.tree.map(wind, opt_state, is_leaf=is_clock)
+
+
 def _sgd(optimizer, decay):
   """Momentum as in PyTorch: buffer = momentum * buffer + g, no damping."""
   if not optimizer.momentum:
