@@ -7,6 +7,7 @@ only while device memory is copied.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,10 @@ from etils import epath
 
 from bigtransfer import retention, trees
 from bigtransfer.state import TrainState
+
+# Of a save that fails, SaveError tells; asyncio would tell again, write by
+# write and after the program's last word.
+logging.getLogger('asyncio').setLevel(logging.CRITICAL)
 
 PARTS = ('params', 'model_state', 'opt_state', 'ema', 'progress')
 

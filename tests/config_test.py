@@ -78,15 +78,15 @@ def test_phases_are_copies_with_their_overrides():
         (({'name': 'a'}, {'name': 'a'}), 'name of its own'),
         (({'name': 'a', 'totl_steps': 3},), 'did you mean total_steps'),
         (({'name': 'a', 'batch_size': 'x'},), 'batch_size must be int'),
-        (3, 'must be a tuple'),
+        (3, 'must be tuple of dicts'),
     ],
 )
 def test_impossible_phases_are_refused(phases, message):
   config = common.base()
-  config.phases = phases
   with pytest.raises(
       (ValueError, TypeError, KeyError, AttributeError), match=message
   ):
+    config.phases = phases
     config_lib.phases(config)
 
 

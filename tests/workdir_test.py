@@ -45,7 +45,7 @@ def test_another_experiment_is_refused_with_its_differences(tmp_path):
   config.model.variant = 'R101x1'
   before = (tmp_path / 'config.json').read_bytes()
   with pytest.raises(ValueError) as e:
-    workdir.open_for(str(tmp_path), config, phases_of(config))
+    workdir.open_for(str(tmp_path), config, phases_of(config), step=1)
   assert 'batch_size: 128 -> 4' in str(e.value)
   assert "model.variant: 'R50x1' -> 'R101x1'" in str(e.value)
   assert (tmp_path / 'config.json').read_bytes() == before
@@ -62,7 +62,7 @@ def test_other_data_is_another_experiment(tmp_path, change, message):
   config = common.base()
   workdir.open_for(str(tmp_path), config, phases_of(config))
   with pytest.raises(ValueError, match=message):
-    workdir.open_for(str(tmp_path), config, phases_of(config, **change))
+    workdir.open_for(str(tmp_path), config, phases_of(config, **change), 1)
 
 
 def test_a_longer_run_is_remarked_on(tmp_path):
@@ -70,7 +70,7 @@ def test_a_longer_run_is_remarked_on(tmp_path):
   config.total_steps = 10
   workdir.open_for(str(tmp_path), config, phases_of(config))
   config.total_steps = 20
-  [remark] = workdir.open_for(str(tmp_path), config, phases_of(config))
+  [remark] = workdir.open_for(str(tmp_path), config, phases_of(config), 1)
   assert 'was 10 and is 20' in remark
 
 
@@ -92,3 +92,21 @@ def test_the_remark_shows_both_rates_and_a_shorter_run_is_refused(tmp_path):
 def test_what_is_no_workdir_is_named(tmp_path):
   with pytest.raises(FileNotFoundError, match='no config.json'):
     workdir.load(str(tmp_path))
+
+
+def test_without_a_checkpoint_anything_may_change(tmp_path):
+  config = common.base()
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  config.batch_size = 4
+  assert workdir.open_for(str(tmp_path), config, phases_of(config)) == []
+  assert workdir.load(str(tmp_path))['config'].batch_size == 4
+
+
+def test_the_optimizer_may_change_when_that_is_asked_for(tmp_path):
+  config = common.base()
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  config.optimizer.name = 'adam'
+  with pytest.raises(ValueError, match="optimizer.name: 'sgd' -> 'adam'"):
+    workdir.open_for(str(tmp_path), config, phases_of(config), step=1)
+  config.reset_optimizer = True
+  workdir.open_for(str(tmp_path), config, phases_of(config), step=1)
