@@ -119,7 +119,7 @@ def build(
 
 
 def _quick_compile() -> dict[str, int] | None:
-  """For what runs once: without LLVM's passes R50x1's init takes 6 s, not 11."""
+  """For what runs once: R50x1's init compiles in 6 s, with LLVM's passes 11."""
   if jax.default_backend() != 'cpu':
     return None
   return {'xla_backend_optimization_level': 0}
