@@ -197,6 +197,8 @@ def evaluate(phase, workdir: str) -> int:
 
   bad_images = metrics.BadImages(workdir, print)
   try:
+    if checkpoint.complete_steps(os.path.join(workdir, 'checkpoints')):
+      workdir_lib.check_classes(workdir, phase.data.class_names)
     step, values = evaluation.evaluate_newest(phase, workdir, bad_images.note)
   except (checkpoint.MismatchError, evaluators.EvaluationError) as e:
     return _fail(e, 2)

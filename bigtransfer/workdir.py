@@ -102,6 +102,13 @@ def _compare(path, record, class_names, step) -> list[str]:
   return remarks
 
 
+def check_classes(path: str, class_names: Sequence[str] | None):
+  """Raises ValueError if the run's labels mean other classes."""
+  old = _read(path, 'classes.json')
+  if old != (class_names and list(class_names)):
+    raise ValueError(f'{path} has the classes {old}, the data {class_names}')
+
+
 def _rate(config, step) -> float:
   config = config_lib.from_json(json.dumps(config))
   return float(schedules.make(config, config.total_steps)(max(step, 0)))

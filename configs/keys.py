@@ -44,7 +44,8 @@ def run(c):
             'Print the resolved config and schedule and stop.')
   c.declare('phases', (), f.overrides(),
             'Phases run in order in one workdir, each a name and the dotted'
-            ' keys that differ; () = one phase named train.')
+            ' keys that differ, each with a schedule and an optimizer state'
+            ' of its own; () = one phase named train.')
   c.declare('evaluators', ('classification',), f.tuple_of(
       f.string(), repeated=True), 'Modules of bigtransfer/evaluators to run.')
   c.declare('tensorboard', False, f.boolean(),
