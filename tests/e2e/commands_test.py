@@ -130,7 +130,7 @@ def test_the_plan_shows_config_and_rate_without_a_workdir(capsys):
   assert main.main([*SMOKE, '--config.print_plan']) == 0
   out = capsys.readouterr().out
   assert 'phase train: 3 steps of 16 examples' in out
-  assert 'learning_rate: 0.1' in out
+  assert 'config.optimizer: ' in out and 'learning_rate=0.1 ' in out
   assert main.main([*SMOKE, '--help_config']) == 0
   assert 'optimizer.momentum = 0.9\n    Of sgd.' in capsys.readouterr().out
 
