@@ -72,22 +72,14 @@ def make_train_step(
     ema = state.ema
     if ema_decay is not None:
       ema = optax.incremental_update(params, ema, 1 - ema_decay)
-    # One sum of squares per leaf gives the norm and the culprit.
-    squares = jnp.stack([
-        jnp.sum(jnp.square(g.astype(jnp.float32)))
-        for g in jax.tree.leaves(grads)
-    ])
-    grad_norm = jnp.sqrt(jnp.sum(squares))
+    grad_norm, nonfinite_leaf = _norm_and_culprit(grads)
     update_norm = trees.global_norm(updates)
-    bad_leaves = ~jnp.isfinite(squares)
     good = jnp.isfinite(loss) & jnp.isfinite(grad_norm + update_norm)
     metrics = metrics | {
         'loss': loss,
         'grad_norm': grad_norm,
         'update_norm': update_norm,
-        'nonfinite_leaf': jnp.where(
-            jnp.any(bad_leaves), jnp.argmax(bad_leaves), -1
-        ),
+        'nonfinite_leaf': nonfinite_leaf,
     }
     if learning_rate is not None:
       metrics['lr'] = learning_rate(state.step - state.skipped)
@@ -107,6 +99,20 @@ def make_train_step(
   replicated = NamedSharding(mesh, P())
   out = None if state_shardings is None else (state_shardings, replicated)
   return jax.jit(step, donate_argnums=0, out_shardings=out)
+
+
+def _norm_and_culprit(grads):
+  """Returns the global norm, and the index of the first bad leaf or -1.
+
+  One sum of squares per leaf gives both.
+  """
+  squares = jnp.stack([
+      jnp.sum(jnp.square(g.astype(jnp.float32)))
+      for g in jax.tree.leaves(grads)
+  ])
+  bad = ~jnp.isfinite(squares)
+  culprit = jnp.where(jnp.any(bad), jnp.argmax(bad), -1)
+  return jnp.sqrt(jnp.sum(squares)), culprit
 
 
 def _gradients(task, state, batch, rng, accum_steps, mesh):
