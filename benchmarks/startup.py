@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 
 from benchmarks import harness
 
@@ -51,7 +52,7 @@ def ours(cache):
   import jax
 
   from bigtransfer import config as config_lib
-  from bigtransfer import main, prefetch
+  from bigtransfer import main, prefetch, program
   from configs import common
   clock.lap('imports')
   config = common.base()
@@ -63,60 +64,71 @@ def ours(cache):
   config.compilation_cache = cache
   [phase] = main.prepare(config, config_lib.phases(config))
   clock.lap('data and building')
+  step = program.compile_step(phase.program)
   state = phase.program.init()
   jax.block_until_ready(state)
   clock.lap('start of state')
   batches = prefetch.Prefetcher(
       phase.data.train(phase.config), phase.program.batch_sharding)
-  jax.block_until_ready(phase.program.step(state, next(batches)))
+  jax.block_until_ready(step.result()(state, next(batches)))
   clock.lap('first step')
   clock.report()
 
 
 def big_vision(cache, folder):
+  """Its own trainer, from a source in memory, for a run of one step."""
   clock = Clock()
   sys.path.insert(0, folder)
-  import big_vision.pp.ops_general  # noqa: F401, I001
-  import big_vision.pp.ops_image  # noqa: F401
   import jax
-  import jax.numpy as jnp
-  import numpy as np
-  import optax
-  import tensorflow as tf
-  from big_vision import input_pipeline, utils  # noqa: F401
-  from big_vision.models import bit_paper
-  from big_vision.pp import builder
-  clock.lap('imports')
   jax.config.update('jax_compilation_cache_dir', cache)
-  pp = builder.get_preprocess_fn('resize(32)|value_range(-1, 1)')
-  images = np.zeros((1000, 28, 28, 3), np.uint8)
-  data = tf.data.Dataset.from_tensor_slices({'image': images}).repeat()
-  data = data.map(pp).batch(8).prefetch(2).as_numpy_iterator()
-  model = bit_paper.Model(10, width=1, depth=50)
-  tx = optax.sgd(0.01, momentum=0.9)
-  clock.lap('data and building')
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  import big_vision.train as trainer
+  import ml_collections
+  import numpy as np
+  import tensorflow as tf
+  from absl import flags
+  from big_vision import utils
+  from big_vision.datasets import core
+  clock.lap('imports')
+  utils.sync = lambda: None  # At its end, by a name that JAX has dropped.
 
-  @jax.jit
-  def init():
-    params = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)))['params']
-    return params, tx.init(params)
+  class Source(core.DataSource):
+    total_examples = 1000
 
-  @jax.jit
-  def step(params, opt_state, image):
-    def loss(params):
-      logits, _ = model.apply({'params': params}, image)
-      return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(
-          logits, jnp.zeros(8, jnp.int32)))
+    def get_tfdata(self, ordered, **unused):
+      return tf.data.Dataset.from_tensor_slices({
+          'image': np.zeros((1000, 28, 28, 3), np.uint8),
+          'label': np.zeros(1000, np.int64)})
 
-    value, grads = jax.value_and_grad(loss)(params)
-    updates, opt_state = tx.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, value
+    def num_examples_per_process(self):
+      return [1000]
 
-  state = jax.block_until_ready(init())
-  clock.lap('start of state')
-  jax.block_until_ready(step(*state, next(data)['image']))
-  clock.lap('first step')
+  sys.modules['big_vision.datasets.memory'] = types.SimpleNamespace(
+      DataSource=Source)
+  config = ml_collections.ConfigDict({
+      'seed': 0, 'total_steps': 1, 'num_classes': 10, 'loss': 'softmax_xent',
+      'model_name': 'bit_paper', 'model': {'depth': 50, 'width': 1},
+      'pp_modules': ['ops_general', 'ops_image'],
+      'input': {
+          'data': {'name': 'bv:memory'}, 'batch_size': 8,
+          'shuffle_buffer_size': 100,
+          'pp': 'resize(32)|value_range(-1, 1)'
+                '|onehot(10, key="label", key_result="labels")'
+                '|keep("image", "labels")'},
+      'optax_name': 'big_vision.momentum_hp', 'grad_clip_norm': 1.0,
+      'wd': 1e-4, 'lr': 0.1, 'schedule': {'decay_type': 'cosine'},
+      'log_training_steps': 50, 'evals': {}})
+  flags.FLAGS(['train'])
+  flags.FLAGS.config = config
+  trainer.main([])
+  clock.lap('its trainer, one step')
   clock.report()
+
+
+def _spread(readings, part):
+  if part not in readings[0]:
+    return ''
+  return harness.spread([reading[part] for reading in readings], '.1f')
 
 
 def main():
@@ -146,11 +158,11 @@ def main():
         {name: lambda name=name: contender(name) for name in names},
         args.repeats)
     print(f'{"warm" if warm else "empty"} compilation cache\n')
+    parts = [part for name in names for part in readings[name][0]]
     harness.print_table(
         ['part', *names],
-        [[part, *(harness.spread([r[part] for r in readings[name]], '.1f')
-                  for name in names)]
-         for part in readings['bigtransfer'][0]])
+        [[part, *(_spread(readings[name], part) for name in names)]
+         for part in dict.fromkeys(parts)])
     for cache in caches.values():
       shutil.rmtree(cache, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 Shapes first, then shardings, then one jitted start straight into them.
 """
 
+import concurrent.futures
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ class Program(NamedTuple):
   abstract: state_lib.TrainState
   init: Callable[[], state_lib.TrainState]
   batch_sharding: Any
+  batch_spec: dict[str, jax.ShapeDtypeStruct]
 
 
 class Phase(NamedTuple):
@@ -115,7 +117,21 @@ def build(
           init, out_shardings=shardings, compiler_options=_quick_compile()
       ),
       batch_sharding=batch_sharding,
+      batch_spec=batch_spec,
   )
+
+
+def compile_step(program: Program) -> concurrent.futures.Future:
+  """Compiles the step on a thread, while the state is made or read.
+
+  Returns the future of a function that does what `program.step` does.
+  """
+  lowered = program.step.lower(program.abstract, program.batch_spec)
+  pool = concurrent.futures.ThreadPoolExecutor(1)
+  try:
+    return pool.submit(lowered.compile)
+  finally:
+    pool.shutdown(wait=False)
 
 
 def _quick_compile() -> dict[str, int] | None:

@@ -69,6 +69,7 @@ def initializer(
     with_ema: whether to keep a moving average.
   """
 
+  @jax.jit  # Traced once for both uses below.
   def init_model():
     # Only shapes matter to init; a batch of one keeps the trace small.
     batch = {

@@ -105,10 +105,13 @@ class _Run:
     ends = [phase.end for phase in self._phases]
     state = None
     for phase in self._phases[bisect.bisect_left(ends, self.step) :]:
+      step = None
+      if self.step < phase.end:
+        step = program_lib.compile_step(phase.program)
       state = self._enter(phase, state)
       # At a phase's end only its evaluation may be left to do.
-      if self.step < phase.end or not self._evaluated_now():
-        state, reason = self._loop(phase, state)
+      if step or not self._evaluated_now():
+        state, reason = self._loop(phase, state, step)
         if reason == 'stopped':
           return reason
     return 'done'
@@ -137,8 +140,11 @@ class _Run:
     state = state._replace(params=params, ema={})
     return program_lib.fresh_state(program, state)
 
-  def _loop(self, phase, state):
-    """Trains to the phase's end; returns state and 'done' or 'stopped'."""
+  def _loop(self, phase, state, step):
+    """Trains to the phase's end; returns state and 'done' or 'stopped'.
+
+    `step` is the future of the compiled step, None where none is left to do.
+    """
     config, program, begin = phase.config, phase.program, phase.begin
     progress = metrics.Progress(
         self._workdir,
@@ -205,7 +211,7 @@ class _Run:
           done = last and self._evaluated_now()
           return state, 'done' if done else 'stopped'
         batch = next(batches)
-        state, values = program.step(state, batch)
+        state, values = step.result()(state, batch)
         self.step += 1
         self.examples += config.batch_size
         recorder.add(self.step, values)
