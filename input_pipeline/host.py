@@ -17,7 +17,16 @@ os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', 'true')
 os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(1 << 20))
 
+# The import would load Keras and matplotlib too, 0.8 s of 3.0. With this it
+# looks for Keras 2, and where that is missing leaves `tf.keras` to its first
+# use, which finds Keras 3 as ever, since the variable is gone by then.
+_unset = 'TF_USE_LEGACY_KERAS' not in os.environ
+os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
+
 import tensorflow as tf  # noqa: E402
+
+if _unset:
+  del os.environ['TF_USE_LEGACY_KERAS']
 
 for _kind in ('GPU', 'TPU'):
   tf.config.set_visible_devices([], _kind)
