@@ -2,10 +2,11 @@
 
 A checkpoint of step k is the folder `<directory>/k` with one Orbax item per
 part of the state (`params`, `opt_state`, `ema`, ...), so that parts restore
-alone. It restores onto any mesh. Saving is asynchronous: the loop is blocked
-only while device memory is copied.
+alone. It restores onto any mesh. Saving is asynchronous: the loop only orders
+a copy of the state in the host's memory, and a thread does the rest.
 """
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -55,6 +56,8 @@ class CheckpointManager:
       directory = os.path.abspath(directory)
     self.directory = directory
     self._config = config
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._saving = None
     self._manager = ocp.CheckpointManager(
         directory,
         item_handlers={
@@ -82,20 +85,29 @@ class CheckpointManager:
       metrics: evaluation of this very state, for `best_step`.
 
     Raises:
-      SaveError: this or the save before it failed; the checkpoints from
-        before are intact.
+      SaveError: the save before failed; the checkpoints from before it are
+        intact.
     """
+    self.wait()
     parts = {k: v for k, v in _parts(state).items() if jax.tree.leaves(v)}
-    items = {k: ocp.args.StandardSave(v) for k, v in parts.items()}
+    self._saving = self._thread.submit(
+        self._write, step, _host_copy(parts), dict(metrics or {})
+    )
+
+  def _write(self, step, parts, metrics):
     with _explained(f'saving checkpoint {step} in {self.directory}'):
       if step in self._manager.all_steps() and step not in self.steps():
         self._manager.delete(step)  # Half-written: it can never be restored.
       self._manager.save(
           step,
-          args=ocp.args.Composite(**items),
-          metrics=dict(metrics or {}),
+          args=ocp.args.Composite(
+              **{k: ocp.args.StandardSave(v) for k, v in parts.items()}
+          ),
+          metrics=metrics,
           force=True,
       )
+      self._manager.wait_until_finished()
+      self._manager.check_for_errors()
 
   def restore(
       self,
@@ -127,7 +139,7 @@ class CheckpointManager:
     reset = False
     for part, tree in list(wanted.items()):
       there = found[part] if part in found else None
-      problem = mismatch(there.tree, tree) if there else 'is missing'
+      problem = trees.mismatch(there.tree, tree) if there else 'is missing'
       if problem and part == 'opt_state' and reset_optimizer is not None:
         del wanted[part]
         reset = True
@@ -151,10 +163,10 @@ class CheckpointManager:
     return state
 
   def wait(self):
-    """Returns when all saves are on disk; raises SaveError if one is not."""
-    with _explained(f'saving a checkpoint in {self.directory}'):
-      self._manager.wait_until_finished()
-      self._manager.check_for_errors()
+    """Returns when all saves are on disk; raises SaveError if one failed."""
+    saving, self._saving = self._saving, None
+    if saving:
+      saving.result()
 
   def steps(self) -> list[int]:
     """Steps of the complete checkpoints, ascending."""
@@ -174,8 +186,11 @@ class CheckpointManager:
     return retention.best(values, self._config.best_mode)
 
   def close(self):
-    self.wait()
-    self._manager.close()
+    try:
+      self.wait()
+    finally:
+      self._thread.shutdown()
+      self._manager.close()
 
   def __enter__(self):
     return self
@@ -241,7 +256,7 @@ def restore_part(
           lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=here),
           found,
       )
-    elif problem := mismatch(found, abstract):
+    elif problem := trees.mismatch(found, abstract):
       raise MismatchError(f'{item} {problem}: it is of another model')
     return checkpointer.restore(item, abstract)
 
@@ -257,18 +272,15 @@ def _parts(state: TrainState) -> dict[str, Any]:
   }
 
 
-def mismatch(found: Any, wanted: Any) -> str | None:
-  """Says how two trees of shaped leaves differ, or None."""
-  found = {path: tuple(leaf.shape) for path, leaf in trees.flatten(found)}
-  wanted = {path: tuple(leaf.shape) for path, leaf in trees.flatten(wanted)}
-  for path in wanted:
-    if path not in found:
-      extra = [p for p in found if p not in wanted]
-      return f'has no {path}' + (f', but {extra[0]}' if extra else '')
-    if found[path] != wanted[path]:
-      return f'has {path} of shape {found[path]}, not {wanted[path]}'
-  extra = [p for p in found if p not in wanted]
-  return f'has {extra[0]} too' if extra else None
+def _host_copy(tree: Any) -> Any:
+  """Orders a copy in the memory of the hosts and returns without waiting.
+
+  It takes no memory of the device, where a second state may not fit.
+  """
+  there = jax.tree.map(
+      lambda x: x.sharding.with_memory_kind('pinned_host'), tree
+  )
+  return jax.device_put(tree, there, may_alias=False)
 
 
 def _other_run(directory, step, part, problem) -> str:

@@ -61,7 +61,7 @@ def initial_params(source: str, abstract: Any) -> Any:
       raise checkpoint.MismatchError(
           f'config.init_from={source!r} is no .safetensors file: {e}'
       ) from e
-    problem = checkpoint.mismatch(params, abstract)
+    problem = trees.mismatch(params, abstract)
     if problem:
       raise checkpoint.MismatchError(
           f'config.init_from={source!r} {problem}: it is of another model'

@@ -103,7 +103,7 @@ def prepare(config, phases):
     ValueError, OSError: what was asked for is not there or does not fit.
   """
   _start_devices(config)
-  from bigtransfer import evaluators, program
+  from bigtransfer import evaluators, program, trees
   from input_pipeline import pipeline
 
   if config.tensorboard and not importlib.util.find_spec('tensorboardX'):
@@ -132,7 +132,7 @@ def prepare(config, phases):
       evaluators.load(evaluator)
     built = program.build(resolved, data.spec, mesh, begin)
     result.append(program.Phase(name, resolved, data, begin, built))
-    problem = checkpoint.mismatch(
+    problem = trees.mismatch(
         result[0].program.abstract.params, built.abstract.params
     )
     if problem:

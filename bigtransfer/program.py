@@ -121,17 +121,17 @@ def build(
   )
 
 
-def compile_step(program: Program) -> concurrent.futures.Future:
-  """Compiles the step on a thread, while the state is made or read.
+def compile_step(program: Program) -> Callable[[Any, Any], Any]:
+  """Returns a function equal to `program.step`.
 
-  Returns the future of a function that does what `program.step` does.
+  It compiles on a thread, while the state is made or read, and the first call
+  waits for it.
   """
   lowered = program.step.lower(program.abstract, program.batch_spec)
   pool = concurrent.futures.ThreadPoolExecutor(1)
-  try:
-    return pool.submit(lowered.compile)
-  finally:
-    pool.shutdown(wait=False)
+  compiled = pool.submit(lowered.compile)
+  pool.shutdown(wait=False)
+  return lambda state, batch: compiled.result()(state, batch)
 
 
 def _quick_compile() -> dict[str, int] | None:

@@ -143,7 +143,7 @@ class _Run:
   def _loop(self, phase, state, step):
     """Trains to the phase's end; returns state and 'done' or 'stopped'.
 
-    `step` is the future of the compiled step, None where none is left to do.
+    `step` is the compiled step, None where none is left to do.
     """
     config, program, begin = phase.config, phase.program, phase.begin
     progress = metrics.Progress(
@@ -211,7 +211,7 @@ class _Run:
           done = last and self._evaluated_now()
           return state, 'done' if done else 'stopped'
         batch = next(batches)
-        state, values = step.result()(state, batch)
+        state, values = step(state, batch)
         self.step += 1
         self.examples += config.batch_size
         recorder.add(self.step, values)

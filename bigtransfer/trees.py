@@ -86,6 +86,20 @@ def global_norm(tree):
   return jnp.sqrt(sum(squares, start=jnp.zeros((), jnp.float32)))
 
 
+def mismatch(found, wanted):
+  """Says how the shapes of two trees differ, or None."""
+  found = {path: tuple(leaf.shape) for path, leaf in flatten(found)}
+  wanted = {path: tuple(leaf.shape) for path, leaf in flatten(wanted)}
+  for path in wanted:
+    if path not in found:
+      extra = [p for p in found if p not in wanted]
+      return f'has no {path}' + (f', but {extra[0]}' if extra else '')
+    if found[path] != wanted[path]:
+      return f'has {path} of shape {found[path]}, not {wanted[path]}'
+  extra = [p for p in found if p not in wanted]
+  return f'has {extra[0]} too' if extra else None
+
+
 def _compile(pattern, what):
   try:
     return re.compile(pattern)

@@ -15,6 +15,7 @@ from input_pipeline.host import as_it_is, tf
 # small arrays augmented: enough to hide the cost of a call, few enough to stay
 # in the processor's cache.
 _CHUNK = 64
+_CHUNK_BYTES = 1 << 20
 
 
 def train_rows(source, *, draws, batch_size, seed, start_step, process, stream):
@@ -97,11 +98,38 @@ def batches(source, rows, chain, *, size, skip, threads):
   threads = threads or _cores()
   if chain.batched and source.features['image'].dtype != tf.string:
     data = rows.map(many, threads).rebatch(size)
-  else:
+  elif skip or chain.joint() is None:
     rows = one_by_one(source, rows)
     data = _guarded(rows, one, threads) if skip else rows.map(one, threads)
     data = data.batch(size)
+  else:
+    rows = one_by_one(source, rows)
+    data = _in_two(source, rows, chain, size=size, threads=threads)
   return data.with_options(_options(threads))
+
+
+def _in_two(source, rows, chain, *, size, threads):
+  """One by one until all have one size, and the rest by the chunk.
+
+  Large images gain nothing, and a chunk of them would leave the cache.
+  """
+  end = chain.joint()
+
+  @as_it_is
+  def first(row):
+    example = source.parse(row['record'])
+    image = chain.head(example['image'], row['bits'], end)
+    return _example(row, example, image) | {'bits': row['bits']}
+
+  @as_it_is
+  def rest(part):
+    return part | {'image': chain.many(part['image'], part.pop('bits'), end)}
+
+  data = rows.map(first, threads)
+  image = data.element_spec['image']
+  chunk = _CHUNK_BYTES // (image.shape.num_elements() * image.dtype.size)
+  data = data.batch(min(max(chunk, 1), _CHUNK))
+  return data.map(rest, threads).rebatch(size)
 
 
 def _fetched(source, ids, bits):

@@ -74,7 +74,7 @@ def decode_inception_crop(
     )
     return tf.ensure_shape(image, [*size, 3])
 
-  return image_ops.Op(one, None, draws=1, decodes=True)
+  return image_ops.Op(one, None, draws=1, decodes=True, sizes=True)
 
 
 def _jpeg(data, min_side):

@@ -16,12 +16,16 @@ _FAR_LARGER = 8  # In pixels; measured at a size of 224 x 224.
 
 
 class Op(NamedTuple):
-  """`one(image, bits)`, `many(images, bits)` or None, and how many bits."""
+  """`one(image, bits)`, `many(images, bits)` or None, and how many bits.
+
+  `sizes` says that images leave it in one size, whatever theirs was before.
+  """
 
   one: Callable
   many: Callable | None
   draws: int = 0
   decodes: bool = False
+  sizes: bool = False
 
 
 def value_range(low: float = -1.0, high: float = 1.0) -> Op:
@@ -57,7 +61,7 @@ def resize(
     del bits
     return scale(image, size, method, antialias)
 
-  return Op(apply, apply)
+  return Op(apply, apply, sizes=True)
 
 
 def resize_small(
@@ -88,7 +92,7 @@ def central_crop(size: int | tuple[int, int]) -> Op:
     top, left = [x // 2 for x in _room(image, height, width)]
     return _crop(image, top, left, height, width)
 
-  return Op(apply, apply)
+  return Op(apply, apply, sizes=True)
 
 
 def random_crop(size: int | tuple[int, int]) -> Op:
@@ -109,7 +113,7 @@ def random_crop(size: int | tuple[int, int]) -> Op:
         bits[..., 1], cols + 1
     )
 
-  return Op(one, many, draws=2)
+  return Op(one, many, draws=2, sizes=True)
 
 
 def inception_crop(
@@ -130,7 +134,7 @@ def inception_crop(
     image = image[top : top + height, left : left + width]
     return scale(image, size)
 
-  return Op(one, None, draws=1)
+  return Op(one, None, draws=1, sizes=True)
 
 
 def pad(size: int) -> Op:

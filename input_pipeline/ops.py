@@ -51,18 +51,36 @@ class Chain:
 
   def one(self, image: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     """Returns float32 [h, w, c] from one image or encoded string."""
-    return self._run([op.one for op in self._ops], image, bits)
+    return tf.cast(self.head(image, bits, len(self._ops)), tf.float32)
 
-  def many(self, images: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
-    """Returns float32 [b, h, w, c] from images [b, h, w, c]."""
-    return self._run([op.many for op in self._ops], images, bits)
+  def many(self, images: tf.Tensor, bits: tf.Tensor, begin: int = 0):
+    """Returns float32 [b, h, w, c] from images [b, h, w, c].
 
-  def _run(self, functions, image, bits):
-    at = 0
-    for function, op in zip(functions, self._ops, strict=True):
-      image = function(image, bits[..., at : at + op.draws])
-      at += op.draws
-    return tf.cast(image, tf.float32)
+    `begin` operations have been run on each of them by `head`.
+    """
+    draws = sum(op.draws for op in self._ops[:begin])
+    functions = [(op.many, op.draws) for op in self._ops[begin:]]
+    return tf.cast(_run(functions, images, bits[..., draws:]), tf.float32)
+
+  def head(self, image: tf.Tensor, bits: tf.Tensor, end: int) -> tf.Tensor:
+    """Returns one image after the first `end` operations."""
+    functions = [(op.one, op.draws) for op in self._ops[:end]]
+    return _run(functions, image, bits)
+
+  def joint(self) -> int | None:
+    """After how many operations images have one size and the rest `many`."""
+    for i, op in enumerate(self._ops[:-1]):
+      if op.sizes and all(later.many for later in self._ops[i + 1 :]):
+        return i + 1
+    return None
+
+
+def _run(functions, image, bits):
+  at = 0
+  for function, draws in functions:
+    image = function(image, bits[..., at : at + draws])
+    at += draws
+  return image
 
 
 def _parse(item):
