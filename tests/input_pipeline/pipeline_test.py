@@ -269,3 +269,16 @@ def test_tensorflow_sees_no_accelerator():
   next(_train(_arrays()))
   assert tf.config.get_visible_devices('GPU') == []
   assert tf.config.get_visible_devices('TPU') == []
+
+
+@pytest.mark.parametrize('size', [8, 300])  # In chunks of 64, and of 1.
+def test_files_in_chunks_are_what_they_are_one_by_one(tmp_path, size):
+  """With 'skip' every example stays a row of its own up to the batch."""
+  files = {f'train/cat/{i}.jpg': _photo(i) for i in range(5)}
+  source = sources.ImageFolder(_folder(tmp_path, files), 'train')
+  ops = f'decode|resize({size})|random_crop({size - 2})|flip_lr|value_range'
+  chunks, single = (
+      _train(source, ops=ops, bad_images=how) for how in ('stop', 'skip')
+  )
+  for _ in range(3):
+    _assert_same(next(chunks), next(single))
