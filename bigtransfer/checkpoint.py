@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bigtransfer import retention, trees
-from bigtransfer.state import TrainState
+from bigtransfer.state import TrainState, host_copy
 
 # Of a save that fails, SaveError tells; asyncio would tell again, write by
 # write and after the program's last word.
@@ -91,7 +91,7 @@ class CheckpointManager:
     self.wait()
     parts = {k: v for k, v in _parts(state).items() if jax.tree.leaves(v)}
     self._saving = self._thread.submit(
-        self._write, step, _host_copy(parts), dict(metrics or {})
+        self._write, step, host_copy(parts), dict(metrics or {})
     )
 
   def _write(self, step, parts, metrics):
@@ -100,9 +100,7 @@ class CheckpointManager:
         self._manager.delete(step)  # Half-written: it can never be restored.
       self._manager.save(
           step,
-          args=ocp.args.Composite(
-              **{k: ocp.args.StandardSave(v) for k, v in parts.items()}
-          ),
+          args=_items('Save', parts),
           metrics=metrics,
           force=True,
       )
@@ -145,8 +143,7 @@ class CheckpointManager:
         reset = True
       elif problem:
         raise MismatchError(_other_run(self.directory, step, part, problem))
-    items = {k: ocp.args.StandardRestore(v) for k, v in wanted.items()}
-    restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+    restored = self._manager.restore(step, args=_items('Restore', wanted))
     progress = restored['progress']
     state = TrainState(
         step=progress['step'],
@@ -261,6 +258,11 @@ def restore_part(
     return checkpointer.restore(item, abstract)
 
 
+def _items(action: str, parts: dict[str, Any]) -> ocp.args.Composite:
+  make = getattr(ocp.args, f'Standard{action}')
+  return ocp.args.Composite(**{k: make(v) for k, v in parts.items()})
+
+
 def _parts(state: TrainState) -> dict[str, Any]:
   """Splits a state into Orbax items; the scalars share one."""
   return {
@@ -270,17 +272,6 @@ def _parts(state: TrainState) -> dict[str, Any]:
       'ema': state.ema,
       'progress': {'step': state.step, 'skipped': state.skipped},
   }
-
-
-def _host_copy(tree: Any) -> Any:
-  """Orders a copy in the memory of the hosts and returns without waiting.
-
-  It takes no memory of the device, where a second state may not fit.
-  """
-  there = jax.tree.map(
-      lambda x: x.sharding.with_memory_kind('pinned_host'), tree
-  )
-  return jax.device_put(tree, there, may_alias=False)
 
 
 def _other_run(directory, step, part, problem) -> str:

@@ -38,7 +38,7 @@ def evaluation(
           phase.config,
           predict=predict,
           batches=batches,
-          class_names=phase.data.class_names,
+          data=phase.data,
       )
       for name in phase.config.evaluators
   ]

@@ -104,7 +104,7 @@ def prepare(config, phases):
   """
   _start_devices(config)
   from bigtransfer import evaluators, program, trees
-  from input_pipeline import pipeline
+  from input_pipeline import kinds
 
   if config.tensorboard and not importlib.util.find_spec('tensorboardX'):
     raise ValueError(
@@ -116,14 +116,15 @@ def prepare(config, phases):
   result, begin = [], 0
   for name, given in phases:
     mesh_lib.check_batch(given.batch_size, mesh, count, given.accum_steps)
-    data = pipeline.Data(given, index, count)
-    if given.model.num_classes is None:
-      given.model.num_classes = data.num_classes
-    if given.model.num_classes < data.num_classes:
-      raise ValueError(
-          f'config.model.num_classes={given.model.num_classes}, but the data'
-          f' has {data.num_classes} classes'
-      )
+    data = kinds.open_data(given, index, count)
+    for key, value in data.model_fields().items():
+      if given.model[key] is None:
+        given.model[key] = value
+      elif given.model[key] < value:
+        raise ValueError(
+            f'config.model.{key}={given.model[key]} is less than the {value}'
+            ' of the data'
+        )
     given.eval_batch_size = mesh_lib.padded_batch(
         given.eval_batch_size or given.batch_size, mesh, count
     )

@@ -42,7 +42,8 @@ class Phase(NamedTuple):
     config: resolved.
     data: has `spec` ({name: (global shape, dtype)}), `train(config, step)`,
       an iterator of this process's rows from that step of the phase on,
-      `evaluate(config)`, and `class_names`.
+      `evaluate(config)`, `class_names`, `identity()`, what tells its training
+      set from others, and `model_fields()`, what the model must have of it.
     begin: the step of the run at which the phase starts.
     program: what it runs.
   """
@@ -102,9 +103,7 @@ def build(
       state_shardings=shardings,
   )
   abstract = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      shapes,
-      shardings,
+      lambda x, s: x.update(sharding=s), shapes, shardings
   )
   packed_step, names = _pack(step, abstract, batch_spec)
   return Program(

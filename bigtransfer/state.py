@@ -84,3 +84,14 @@ def initializer(
     return create(params, tx, model_state=model_state, with_ema=with_ema)
 
   return tx, init
+
+
+def host_copy(tree: Any) -> Any:
+  """Orders a copy in the memory of the hosts and returns without waiting.
+
+  It takes no memory of the device, where a second state may not fit.
+  """
+  there = jax.tree.map(
+      lambda x: x.sharding.with_memory_kind('pinned_host'), tree
+  )
+  return jax.device_put(tree, there, may_alias=False)

@@ -1,7 +1,7 @@
 """The folder of a run: its config, its classes, and whether it fits.
 
-`config.json` holds the config as given, and per phase the resolved one, the
-size of its training set and the shape of its images. `classes.json` has the
+`config.json` holds the config as given, and per phase the resolved one and what
+tells its training set from others. `classes.json` has the
 name of each label.
 """
 
@@ -25,8 +25,8 @@ def open_for(
   Args:
     path: of the folder.
     given: the config before it was resolved.
-    phases: with `name`, resolved `config` and `data`, whose `num_examples`,
-      `image_shape` and `class_names` belong to the experiment.
+    phases: with `name`, resolved `config` and `data`, whose `identity` and
+      `class_names` belong to the experiment.
     step: of the newest checkpoint in the folder, 0 without one.
 
   Returns:
@@ -42,9 +42,7 @@ def open_for(
       'phases': [
           {
               'name': phase.name,
-              'num_examples': phase.data.num_examples,
-              'image_shape': phase.data.image_shape
-              and list(phase.data.image_shape),
+              'data': phase.data.identity(),
               'config': json.loads(config_lib.to_json(phase.config)),
           }
           for phase in phases
@@ -78,9 +76,10 @@ def _compare(path, record, class_names, step) -> list[str]:
   )
   remarks, begin = [], 0
   for before, now in zip(old['phases'], record['phases'], strict=False):
-    for key in ('name', 'num_examples', 'image_shape'):
-      if before[key] != now[key]:
-        lines.append(f'{key}: {before[key]!r} -> {now[key]!r}')
+    was = {'name': before['name']} | before['data']
+    for key, value in ({'name': now['name']} | now['data']).items():
+      if was.get(key) != value:
+        lines.append(f'{key}: {was.get(key)!r} -> {value!r}')
     totals = [p['config']['total_steps'] for p in (before, now)]
     if totals[0] != totals[1]:
       rates = [_rate(p['config'], step - begin) for p in (before, now)]
@@ -131,7 +130,7 @@ def load(path: str) -> dict[str, Any]:
       'config': config_lib.from_json(json.dumps(phase['config'])),
       'class_names': _read(path, 'classes.json'),
       'phase': phase['name'],
-      'image_shape': phase['image_shape'],
+      'image_shape': phase['data'].get('image_shape'),
   }
 
 

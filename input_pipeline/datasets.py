@@ -15,7 +15,8 @@ from input_pipeline.host import as_it_is, tf
 # small arrays augmented: enough to hide the cost of a call, few enough to stay
 # in the processor's cache.
 _CHUNK = 64
-_CHUNK_BYTES = 1 << 20
+# Images above so many bytes are finished one by one.
+_SMALL = 1 << 16
 
 
 def train_rows(source, *, draws, batch_size, seed, start_step, process, stream):
@@ -98,37 +99,51 @@ def batches(source, rows, chain, *, size, skip, threads):
   threads = threads or _cores()
   if chain.batched and source.features['image'].dtype != tf.string:
     data = rows.map(many, threads).rebatch(size)
-  elif skip or chain.joint() is None:
-    rows = one_by_one(source, rows)
-    data = _guarded(rows, one, threads) if skip else rows.map(one, threads)
-    data = data.batch(size)
   else:
     rows = one_by_one(source, rows)
-    data = _in_two(source, rows, chain, size=size, threads=threads)
+    if skip:
+      data = _guarded(rows, one, threads).batch(size)
+    elif (chunk := _chunk(source, rows, chain)) > 1:
+      data = _in_two(source, rows, chain, chunk, size, threads)
+    else:
+      data = rows.map(one, threads).batch(size)
   return data.with_options(_options(threads))
 
 
-def _in_two(source, rows, chain, *, size, threads):
-  """One by one until all have one size, and the rest by the chunk.
+def _chunk(source, rows, chain):
+  """Returns how many images to finish together; 1 for large ones.
 
-  Large images gain nothing, and a chunk of them would leave the cache.
+  They gain nothing, and a chunk of them would leave the cache.
   """
+  end = chain.joint()
+  if end is None:
+    return 1
+  head = as_it_is(lambda row: _head(source, row, chain, end))
+  image = rows.map(head).element_spec
+  size = image['image'].shape.num_elements() * image['image'].dtype.size
+  return _CHUNK if size <= _SMALL else 1
+
+
+def _head(source, row, chain, end):
+  """Runs the first `end` operations; the others need the bits still."""
+  example = source.parse(row['record'])
+  image = chain.head(example['image'], row['bits'], end)
+  return _example(row, example, image) | {'bits': row['bits']}
+
+
+def _in_two(source, rows, chain, chunk, size, threads):
+  """One by one until all have one size, and the rest by the chunk."""
   end = chain.joint()
 
   @as_it_is
   def first(row):
-    example = source.parse(row['record'])
-    image = chain.head(example['image'], row['bits'], end)
-    return _example(row, example, image) | {'bits': row['bits']}
+    return _head(source, row, chain, end)
 
   @as_it_is
   def rest(part):
     return part | {'image': chain.many(part['image'], part.pop('bits'), end)}
 
-  data = rows.map(first, threads)
-  image = data.element_spec['image']
-  chunk = _CHUNK_BYTES // (image.shape.num_elements() * image.dtype.size)
-  data = data.batch(min(max(chunk, 1), _CHUNK))
+  data = rows.map(first, threads).batch(chunk)
   return data.map(rest, threads).rebatch(size)
 
 

@@ -96,9 +96,7 @@ class Data:
 
   Attributes:
     num_examples: in the training split.
-    num_classes: of the training split, which fixes the classes.
     class_names: a tuple, or None if the data has none.
-    image_shape: (h, w, c) of images that come as arrays, None for encoded ones.
     spec: {key: (shape, dtype)} of the global training batch.
   """
 
@@ -113,11 +111,25 @@ class Data:
     self._sources, self._evaluations = {}, {}
     train = self._source(config.data, config.data.train_split)
     self.num_examples = len(train)
-    self.num_classes = train.num_classes
     self.class_names = train.class_names
-    self.image_shape = tuple(train.features['image'].shape) or None
+    self._num_classes = train.num_classes
+    self._image_shape = list(train.features['image'].shape) or None
     self.spec = self.train(config).spec
     self.evaluate(config)
+
+  def model_fields(self) -> dict[str, int]:
+    """Returns `num_classes` of the training split, which fixes the classes."""
+    return {'num_classes': self._num_classes}
+
+  def identity(self) -> dict[str, Any]:
+    """Returns what tells this training set from others.
+
+    The image shape is [h, w, c] of arrays, None for encoded images.
+    """
+    return {
+        'num_examples': self.num_examples,
+        'image_shape': self._image_shape,
+    }
 
   def train(self, config: Any, start_step: int = 0) -> 'TrainBatches':
     """Returns the TrainBatches of `config`, a phase's, from `start_step` on."""

@@ -11,9 +11,10 @@ from configs import common
 
 def phases_of(config, num_examples=100, class_names=('a', 'b')):
   data = types.SimpleNamespace(
-      num_examples=num_examples,
       class_names=class_names,
-      image_shape=(28, 28, 1),
+      identity=lambda: {
+          'num_examples': num_examples, 'image_shape': [28, 28, 1]
+      },
   )
   return [
       types.SimpleNamespace(

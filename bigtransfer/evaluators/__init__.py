@@ -1,10 +1,10 @@
 """Evaluators: each module has a class `Evaluator`.
 
-  Evaluator(config, *, predict, batches, class_names)
+  Evaluator(config, *, predict, batches, data)
       predict: (params, model_state, batch) -> outputs of the model
       batches: () -> iterable of global batches with `mask`, every example of
           the evaluation split exactly once over all processes
-      class_names: names by label, or None
+      data: of the phase, see program.Phase; for its `class_names` and the like
   run(params, model_state) -> dict[str, float]
   tables() -> dict of file name -> text, for the workdir
 

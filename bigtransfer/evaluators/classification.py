@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -25,13 +25,13 @@ class Evaluator:
       *,
       predict: Callable[[Any, Any, Any], Any],
       batches: Callable[[], Iterable[Any]],
-      class_names: Sequence[str] | None = None,
+      data: Any,
   ):
     self._batches = batches
     self._num_classes = config.model.num_classes
     self._top_k = min(config.classification.top_k, self._num_classes)
     self._loss_name = config.loss.name
-    self._class_names = class_names
+    self._class_names = data.class_names
     self._predict = predict
     self._add = jax.jit(self._count, donate_argnums=0)
     self._totals = None

@@ -110,7 +110,7 @@ def run(tmp_path, capsys, monkeypatch):
         ([*LINEAR, '--config.init_from=/nope.safetensors'], '/nope'),
         ([*LINEAR, '--config.init_from=README.md'], 'no .safetensors file'),
         ([*LINEAR, '--config.eval_only'], 'no checkpoint'),
-        ([*LINEAR, '--config.model.num_classes=5'], 'has 10 classes'),
+        ([*LINEAR, '--config.model.num_classes=5'], 'less than the 10'),
         ([*LINEAR, '--config.ema_decay=5'], 'below 1'),
         ([*LINEAR, '--config.clip_norm=nan'], 'clip_norm'),
         ([*LINEAR, '--config.checkpoint.best_metric=acuracy'], "'acuracy'"),

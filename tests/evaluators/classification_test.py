@@ -2,6 +2,7 @@
 
 import csv
 import io
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +38,9 @@ def make(logits, labels, sizes, *, mask=None, k=5, loss='softmax', top_k=5):
       config,
       predict=lambda params, state, batch: {'logits': batch['logits']},
       batches=batches,
-      class_names=[f'class {i}' for i in range(k)],
+      data=types.SimpleNamespace(
+          class_names=[f'class {i}' for i in range(k)]
+      ),
   )
 
 

@@ -55,7 +55,8 @@ def _of_folder(path, **kwargs):
 def test_embedded():
   config = _config()
   data = pipeline.Data(config, process_index=1, process_count=2)
-  assert (data.num_examples, data.num_classes) == (10000, 10)
+  assert (data.num_examples, data.model_fields()) == (
+      10000, {'num_classes': 10})
   assert data.class_names[0] == 'T-shirt/top'
   assert data.spec['image'] == ((4, 24, 24, 1), np.float32)
   batch = next(data.train(config, 7))

@@ -271,7 +271,7 @@ def test_tensorflow_sees_no_accelerator():
   assert tf.config.get_visible_devices('TPU') == []
 
 
-@pytest.mark.parametrize('size', [8, 300])  # In chunks of 64, and of 1.
+@pytest.mark.parametrize('size', [8, 300])  # In chunks of 64, and not.
 def test_files_in_chunks_are_what_they_are_one_by_one(tmp_path, size):
   """With 'skip' every example stays a row of its own up to the batch."""
   files = {f'train/cat/{i}.jpg': _photo(i) for i in range(5)}
