@@ -20,6 +20,7 @@ from bigtransfer.optim import schedules
 DURATIONS = (
     'total_steps',
     'log_every',
+    'norms_every',
     'eval_every',
     'schedule.warmup',
     'schedule.boundaries',
@@ -46,6 +47,7 @@ FREE = (
     'log_every',
     'mesh',
     'nonfinite',
+    'norms_every',
     'platform',
     'print_plan',
     'reset_optimizer',

@@ -120,7 +120,7 @@ class _Run:
     """The phase before, the workdir's checkpoint, `init_from`, or scratch."""
     program, config = phase.program, phase.config
     if state is not None:
-      return program_lib.fresh_state(program, state)
+      return self._next(phase, state)
     if self.step:
       self._say(f'going on from step {self.step} of {self._workdir}')
       if not config.reset_optimizer:
@@ -139,6 +139,20 @@ class _Run:
     self._say(f'starting from the parameters of {config.init_from}')
     state = state._replace(params=params, ema={})
     return program_lib.fresh_state(program, state)
+
+  def _next(self, phase, state) -> state_lib.TrainState:
+    """What a phase starts with after another."""
+    if phase.config.moments == 'reset':
+      return program_lib.fresh_state(phase.program, state)
+    wanted = phase.program.abstract
+    if problem := trees.mismatch(state.opt_state, wanted.opt_state):
+      raise checkpoint_lib.MismatchError(
+          f"phase {phase.name}: config.moments='keep', but the optimizer state"
+          f' of the phase before {problem}'
+      )
+    opt_state = factory.at_update(state.opt_state, 0)
+    state = state._replace(opt_state=opt_state)
+    return jax.device_put(state, jax.tree.map(lambda x: x.sharding, wanted))
 
   def _loop(self, phase, state, step):
     """Trains to the phase's end; returns state and 'done' or 'stopped'.

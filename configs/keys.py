@@ -44,8 +44,15 @@ def run(c):
             'Print the resolved config and schedule and stop.')
   c.declare('phases', (), f.overrides(),
             'Phases run in order in one workdir, each a name and the dotted'
-            ' keys that differ, each with a schedule and an optimizer state'
-            ' of its own; () = one phase named train.')
+            ' keys that differ, each with a schedule of its own; () = one'
+            ' phase named train.')
+  c.declare('moments', 'reset', f.choice('reset', 'keep'),
+            'What a later phase does with the moments of the one before:'
+            ' start anew, or go on with them and with their step count. The'
+            ' schedule starts from its step 0 either way.')
+  c.declare('norms_every', 0, f.duration(),
+            'Between records of the trust ratio and the norms of every layer'
+            ' (lamb, lars); 0 = none.')
   c.declare('evaluators', ('classification',), f.tuple_of(
       f.string(), repeated=True), 'Modules of bigtransfer/evaluators to run.')
   c.declare('tensorboard', False, f.boolean(),
@@ -58,7 +65,8 @@ def run(c):
 def model(m):
   m.declare('name', 'bit', f.string(), 'A module of bigtransfer/models.')
   m.declare('variant', 'R50x1', f.string(),
-            "'R<depth>x<width>', depth 26, 50, 101, 152 or 200.")
+            "bit: 'R<depth>x<width>', depth 26, 50, 101, 152 or 200; bert:"
+            " tiny, mini, small, medium, base, large or 'L<layers>_H<hidden>'.")
   m.declare('blocks', (), f.tuple_of(f.integer(1), repeated=True),
             "Units per stage in place of the depth's, for small networks.")
   m.declare('root_width', 64, f.integer(1), 'Channels of the root at width x1.')
@@ -71,8 +79,10 @@ def model(m):
             'Initial head bias; -10 suits the sigmoid loss on 21k classes.')
   m.declare('dtype', 'float32', f.choice('float32', 'bfloat16'),
             'Compute type. Parameters and statistics are float32 always.')
-  m.declare('remat', 'none', f.choice('none', 'stage', 'unit'),
-            'What is computed again in the backward pass to save memory.')
+  m.declare('remat', 'none', f.choice(
+      'none', 'stage', 'unit', 'layer', 'dots'),
+            'What is computed again in the backward pass to save memory: bit'
+            ' by stage or unit; bert by layer, or all but products (dots).')
   m.declare('norm', 'gn', f.choice('gn', 'bn', 'ln', 'in', 'none'),
             'Group, batch, layer, instance or no normalization.')
   m.declare('num_groups', 32, f.integer(1), 'Groups of group normalization.')
@@ -82,9 +92,34 @@ def model(m):
             'Standardize every convolution kernel.')
 
 
+def bert(m):
+  m.declare('vocab_size', None, f.optional(f.integer(1)),
+            'Tokens; None = of the data.')
+  m.declare('vocab_multiple', 1, f.integer(1),
+            'Rows of the token table are rounded up to it, to be split over'
+            ' devices; the padding never wins.')
+  m.declare('max_position', 512, f.integer(1), 'Rows of the position table.')
+  m.declare('layers', 0, f.integer(0), 'Encoder layers; 0 = the variant has.')
+  m.declare('hidden', 0, f.integer(0), 'Width; 0 = as the variant.')
+  m.declare('heads', 0, f.integer(0), 'Attention heads; 0 = as the variant.')
+  m.declare('ffn', 0, f.integer(0), 'Width inside a layer; 0 = 4 * hidden.')
+  m.declare('dropout', 0.1, f.number(0, 1), 'Of embeddings and residuals.')
+  m.declare('attention_dropout', 0.1, f.number(0, 1), 'Of attention weights.')
+  m.declare('mixing', 'attention', f.choice('attention', 'fourier', 'hybrid'),
+            'How tokens mix: attention, the Fourier transform of FNet, or that'
+            ' with attention in the last two layers.')
+  m.declare('gelu', 'tanh', f.choice('tanh', 'erf'),
+            "Approximation as in Google's BERT, or exact as in Hugging Face's.")
+  m.declare('head', 'pretraining', f.choice(
+      'pretraining', 'classification', 'span', 'none'),
+            'Masked words and next sentence, a class, or a span of text.')
+  m.declare('scan', True, f.boolean(),
+            'Compile one layer and loop over it, or unroll all of them.')
+
+
 def optimizer(o):
   o.declare('name', 'sgd', f.string(),
-            'sgd, adam or adamw: bigtransfer/optim/factory.')
+            'sgd, adam, adamw, lamb or lars: bigtransfer/optim/factory.')
   o.declare('learning_rate', 0.03, f.number(0),
             'Peak rate at base_batch_size; batch_rule scales it.')
   o.declare('batch_rule', 'constant', f.choice('constant', 'linear', 'sqrt'),
@@ -128,6 +163,10 @@ def schedule(s):
 
 
 def data(d):
+  d.declare('kind', 'images', f.choice(
+      'images', 'pretraining', 'sentences', 'squad'),
+            'What examples are: labelled images, BERT pretraining records,'
+            ' labelled sentences or pairs, questions on paragraphs.')
   d.declare('source', 'embedded', f.string(),
             'embedded, folder, csv, tfds or tfrecord: input_pipeline/sources.')
   d.declare('name', 'fashion_mnist', f.string(),
@@ -164,6 +203,30 @@ def data(d):
                   "Added to each label: -1 for ImageNet's 1..1000.")
 
 
+def text(d):
+  d.declare('task', 'csv', f.string(),
+            'Of kind sentences: csv, speeches or a GLUE task.')
+  d.declare('data_dir', None, f.optional(f.string()),
+            "Of TFDS, for GLUE without a path; None = TFDS's own.")
+  d.declare('seq_length', 128, f.integer(1), 'Tokens of an example.')
+  d.declare('max_predictions', 20, f.integer(1), 'Masked tokens at most.')
+  d.declare('masked_lm_prob', 0.15, f.number(0, 1), 'Share that is masked.')
+  d.declare('whole_word', False, f.boolean(), 'Mask all pieces of a word.')
+  d.declare('vocab', None, f.optional(f.string()),
+            'Vocabulary file; pretraining checks its data against it, and None'
+            ' is what the data came with.')
+  d.declare('lowercase', True, f.boolean(),
+            'Fold case and drop accents, as the uncased models want it.')
+  d.declare('eval_examples', 0, f.integer(0),
+            'Evaluate the first so many only; 0 = all.')
+  d.declare('examples_per_class', 0, f.integer(0),
+            'Train on so many of each class, chosen by the seed; 0 = all.')
+  d.declare('regression', False, f.boolean(), 'Labels of csv are numbers.')
+  d.declare('doc_stride', 128, f.integer(1),
+            'Tokens between the windows of a long paragraph.')
+  d.declare('max_query_length', 64, f.integer(1), 'Tokens of a question.')
+
+
 def task(c):
   c.section('loss', 'The classification loss.')
   c.loss.declare('name', 'softmax', f.choice('softmax', 'sigmoid'),
@@ -178,6 +241,13 @@ def task(c):
   c.section('classification', 'The evaluator of that name.')
   c.classification.declare('top_k', 5, f.integer(1),
                            'top_<k> is reported; at most the class count.')
+  c.section('squad', 'The evaluator of that name.')
+  c.squad.declare('version', '1.1', f.choice('1.1', '2.0'),
+                  'With or without questions that have no answer.')
+  c.squad.declare('n_best', 20, f.integer(1), 'Answers kept of each question.')
+  c.squad.declare('max_answer_length', 30, f.integer(1), 'In tokens.')
+  c.squad.declare('null_threshold', 0.0, f.number(),
+                  'No answer where its score leads by more than this.')
 
 
 def checkpoint(k):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import export, main, predict, report
+from bigtransfer import checkpoint, export, main, predict, report, trees
 
 # The runs are made once, on one worker.
 pytestmark = pytest.mark.xdist_group('commands')
@@ -155,6 +155,29 @@ def test_phases_run_in_order_in_one_workdir(tmp_path, capsys):
   assert [t[2] for t in train] == pytest.approx([0, 0.1, 0, 0.05, 0.1])
   assert main.main(args) == 0
   assert 'already finished at step 5' in capsys.readouterr().out
+
+
+def test_a_phase_may_keep_the_moments_of_the_one_before(tmp_path):
+  phases = '({"name": "a", "total_steps": 2}, {"name": "b", "total_steps": 1})'
+
+  def buffer(moments, step):
+    folder = tmp_path / moments
+    args = ['--config=configs/quickstart.py:smoke', f'--workdir={folder}',
+            f'--config.phases={phases}', f'--config.moments={moments}',
+            '--config.optimizer.momentum=0.9', '--config.model.name=linear',
+            '--config.compilation_cache=None', '--config.checkpoint.every=1',
+            '--config.schedule.warmup=0']
+    assert main.main(args) == 0
+    state = checkpoint.restore_part(
+        str(folder / 'checkpoints'), step, 'opt_state'
+    )
+    [leaf] = [x for path, x in trees.flatten(state)
+              if path.endswith('trace/head/kernel')]
+    return np.asarray(leaf)
+
+  before, kept, reset = buffer('keep', 2), buffer('keep', 3), buffer('reset', 3)
+  assert np.abs(before).max() > 0
+  np.testing.assert_allclose(kept - reset, 0.9 * before, atol=1e-6)
 
 
 @pytest.mark.parametrize(
