@@ -36,7 +36,9 @@ def make_train_step(
   Args:
     task: with `loss(params, model_state, batch, rng, train) -> (loss_sum,
       weight_sum, metrics, model_state)`, metrics being name -> (sum, weight);
-      and optionally `prepare(batch, rng)`, run once on the global batch.
+      and optionally `prepare(batch, rng)`, run once on the global batch. The
+      batch that `loss` gets has `row` [b], each example's row in the global
+      batch: what it draws from `rng` it must draw by row.
     tx: the optimizer.
     mesh: with a 'data' axis, over which batches are split.
     accum_steps: micro-batches per step; divides the batch per device.
@@ -64,6 +66,10 @@ def make_train_step(
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
     rng, prepare_rng = jax.random.split(rng)
     batch = prepare(batch, prepare_rng)
+    # What is drawn for an example is drawn for its row of the global batch, so
+    # that it does not depend on micro-batches.
+    rows = len(jax.tree.leaves(batch)[0])
+    batch = batch | {'row': jnp.arange(rows, dtype=jnp.uint32)}
     grads, loss, metrics, model_state = _gradients(
         task, state, batch, rng, accum_steps, mesh
     )
@@ -124,32 +130,30 @@ def _gradients(task, state, batch, rng, accum_steps, mesh):
     )
     return loss_sum, ((loss_sum, weight_sum, metrics), model_state)
 
-  def micro_step(model_state, index, batch):
+  def micro_step(model_state, batch):
     grads, (sums, model_state) = jax.grad(loss, has_aux=True)(
-        state.params, model_state, batch, jax.random.fold_in(rng, index)
+        state.params, model_state, batch, rng
     )
     return model_state, (grads, *sums)
 
   if accum_steps == 1:
-    model_state, sums = micro_step(state.model_state, 0, batch)
+    model_state, sums = micro_step(state.model_state, batch)
   else:
     batches = _split(batch, accum_steps, mesh)
     shapes = jax.eval_shape(
         lambda: micro_step(
-            state.model_state, 0, jax.tree.map(lambda x: x[0], batches)
+            state.model_state, jax.tree.map(lambda x: x[0], batches)
         )[1]
     )
 
-    def accumulate(carry, indexed_batch):
+    def accumulate(carry, batch):
       model_state, sums = carry
-      model_state, new = micro_step(model_state, *indexed_batch)
+      model_state, new = micro_step(model_state, batch)
       return (model_state, jax.tree.map(jnp.add, sums, new)), None
 
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     (model_state, sums), _ = jax.lax.scan(
-        accumulate,
-        (state.model_state, zeros),
-        (jnp.arange(accum_steps), batches),
+        accumulate, (state.model_state, zeros), batches
     )
   grads, loss_sum, weight_sum, metrics = sums
   return (

@@ -177,3 +177,17 @@ def test_preparation_sees_the_global_batch_once():
   a, b, c = (s.params['dense']['kernel'] for s in (want, got, plain))
   np.testing.assert_allclose(a, b, rtol=2e-6)
   assert np.abs(a - c).max() > 1e-3
+
+
+def test_what_is_drawn_by_row_does_not_depend_on_micro_batches():
+  class Noisy(Regression):
+    def loss(self, params, model_state, batch, rng, train):
+      keys = jax.vmap(jax.random.fold_in, (None, 0))(rng, batch['row'])
+      noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
+      batch = batch | {'x': batch['x'] + noise}
+      return super().loss(params, model_state, batch, rng, train)
+
+  runs = [run(2, task=Noisy(), **kwargs)[1][-1]['loss'] for kwargs in (
+      {}, {'accum_steps': 4}, {'accum_steps': 2, 'devices': 8})]
+  np.testing.assert_allclose(runs[1:], runs[:1] * 2, rtol=1e-6)
+  assert abs(runs[0] - run(2)[1][-1]['loss']) > 1e-3

@@ -9,7 +9,8 @@ A module of this package has `build(config, model) -> task`, where a task has
 `metrics` is name -> (sum, weight). Sums and weights are added over devices and
 micro-batches and divided once, so that padding, accumulation and any number
 of devices leave the result exact. `prepare` sees the global batch before it
-is split into micro-batches: what mixes examples belongs there.
+is split into micro-batches: what mixes examples belongs there. `loss` gets
+`row` [b] with the batch, see `train_step`: randomness goes by it.
 """
 
 import importlib

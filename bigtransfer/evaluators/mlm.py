@@ -1,0 +1,91 @@
+"""Masked words and next sentence on held-out text, beside the unigram model."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bigtransfer import evaluators
+from bigtransfer.tasks import bert_pretraining
+
+
+class Evaluator:
+  """Counts every prediction and every pair of the split once.
+
+  The unigram model, which knows only how frequent words are in the training
+  text, is what a network has to beat; it needs `data.unigram()`.
+  """
+
+  def __init__(
+      self,
+      config: Any,
+      *,
+      predict: Callable[[Any, Any, Any], Any],
+      batches: Callable[[], Iterable[Any]],
+      data: Any,
+  ):
+    del config
+    self._predict, self._batches = predict, batches
+    unigram = data.unigram()
+    self._log_unigram = jnp.log(jnp.asarray(unigram, jnp.float32))
+    self._most_frequent = int(unigram.argmax())
+    self._add = jax.jit(self._count, donate_argnums=0)
+
+  def _count(self, totals, params, model_state, batch):
+    outputs = self._predict(params, model_state, batch)
+    ids, labels = batch['masked_lm_ids'], batch['next_sentence_labels']
+    words = bert_pretraining.score(outputs['mlm_logits'], ids)
+    pairs = bert_pretraining.score(outputs['nsp_logits'], labels)
+    mask = batch['mask']
+    weights = batch['masked_lm_weights'] * mask[:, None]
+
+    def of(weights, values):
+      return jnp.sum(jnp.where(weights > 0, weights * values, 0))
+
+    new = {
+        'predictions': jnp.sum(weights),
+        'mlm_loss': of(weights, words.loss),
+        'mlm_hits': of(weights, words.hit),
+        'unigram_loss': of(weights, -self._log_unigram[ids]),
+        'unigram_hits': of(weights, ids == self._most_frequent),
+        'examples': jnp.sum(mask),
+        'nsp_loss': of(mask, pairs.loss),
+        'nsp_hits': of(mask, pairs.hit),
+    }
+    return jax.tree.map(jnp.add, totals, new)
+
+  def run(self, params: Any, model_state: Any) -> dict[str, float]:
+    """Returns losses in nats, accuracies, perplexity and what was counted.
+
+    Raises:
+      EvaluationError: the split has no masked token.
+    """
+    names = ('predictions', 'mlm_loss', 'mlm_hits', 'unigram_loss',
+             'unigram_hits', 'examples', 'nsp_loss', 'nsp_hits')
+    totals = {name: jnp.zeros((), jnp.float32) for name in names}
+    for batch in self._batches():
+      totals = self._add(totals, params, model_state, batch)
+    t = {name: float(value) for name, value in jax.device_get(totals).items()}
+    if not t['predictions']:
+      raise evaluators.EvaluationError(
+          'the evaluation split has no masked token'
+      )
+    words, examples = t['predictions'], t['examples']
+    mlm_loss = t['mlm_loss'] / words
+    return {
+        'loss': mlm_loss + t['nsp_loss'] / examples,
+        'mlm_loss': mlm_loss,
+        'mlm_accuracy': t['mlm_hits'] / words,
+        'perplexity': math.exp(mlm_loss),
+        'unigram_loss': t['unigram_loss'] / words,
+        'unigram_accuracy': t['unigram_hits'] / words,
+        'nsp_loss': t['nsp_loss'] / examples,
+        'nsp_accuracy': t['nsp_hits'] / examples,
+        'num_examples': examples,
+        'num_predictions': words,
+    }
+
+  def tables(self) -> dict[str, str]:
+    return {}
