@@ -22,6 +22,7 @@ INSTALL_REQUIRES = [
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12.8',
     'safetensors>=0.5',
+    'scipy>=1.14',
     # TensorFlow only reads data here: on x86-64 Linux its wheel without CUDA
     # will do, elsewhere there is only one. 2.20 is the first for Python 3.13.
     f'tensorflow-cpu>=2.20; {LINUX_X86}',

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bigtransfer import norms as norms_lib
+
 
 class JsonLines:
   """An append-only file of JSON objects with a `step` that never falls.
@@ -59,7 +61,8 @@ def _parse(line: bytes):
 class MetricWriter:
   """Writes `metrics.jsonl` and, if asked, TensorBoard events.
 
-  Lines are `{"step", "phase", "kind", "values"}` with kind 'train' or 'eval'.
+  Lines are `{"step", "phase", "kind", "values"}` with kind 'train', 'norms'
+  or 'eval'.
   They hold nothing that depends on the clock: a run that was killed and
   resumed has the same file, byte for byte, as one that was not.
   """
@@ -220,9 +223,12 @@ class Recorder:
     self._names, self._leaves = names, leaves
     self._running, self._waiting = [], []
 
-  def add(self, step: int, values: jax.Array):
-    """Takes the metric vector of `step`, which may still be computing."""
-    self._running.append((step, values))
+  def add(self, step: int, values: jax.Array, norms: Any = None):
+    """Takes the metric vector of `step`, which may still be computing.
+
+    `norms`, if any, are those of its layers, see norms.py.
+    """
+    self._running.append((step, values, norms))
     if step % self._log_every == 0:
       self._write(self._waiting)
       self._waiting, self._running = self._running, []
@@ -236,11 +242,18 @@ class Recorder:
   def _write(self, group, *, last=False):
     if not group:
       return
-    rows = np.stack(jax.device_get([values for _, values in group]))
-    for (step, _), numbers in zip(group, rows.tolist(), strict=True):
+    steps, rows, layers = zip(*jax.device_get(group), strict=True)
+    rows = np.stack(rows)
+    for step, numbers, of_layers in zip(
+        steps, rows.tolist(), layers, strict=True
+    ):
       row = dict(zip(self._names, numbers, strict=True))
       leaf = int(row.pop('nonfinite_leaf'))
       self._writer.write(step, self._phase, 'train', row)
+      if of_layers is not None:
+        self._writer.write(
+            step, self._phase, 'norms', norms_lib.flat(of_layers)
+        )
       if self._stop and row['skipped']:
         self._writer.flush()
         raise NonFiniteError(

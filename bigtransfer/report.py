@@ -11,12 +11,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bigtransfer import norms
+
 # Title, and the series that it shows: (file, kind, name of the value).
 PANELS = (
     ('loss', (('metrics', 'train', 'loss'), ('metrics', 'eval', 'loss'))),
     (
         'accuracy',
         (('metrics', 'train', 'accuracy'), ('metrics', 'eval', 'accuracy')),
+    ),
+    *(
+        (
+            title,
+            (('metrics', 'train', name), ('metrics', 'eval', name)),
+        )
+        for title, name in (
+            ('masked-word loss', 'mlm_loss'),
+            ('masked-word accuracy', 'mlm_accuracy'),
+            ('next-sentence accuracy', 'nsp_accuracy'),
+            ('F1', 'f1'),
+        )
     ),
     ('learning rate', (('metrics', 'train', 'lr'),)),
     ('examples/s', (('timing', None, 'examples_per_second'),)),
@@ -41,6 +55,7 @@ class Run(NamedTuple):
   name: str
   series: dict[tuple, tuple[np.ndarray, np.ndarray]]
   phases: list[tuple[int, str]]  # (step before its first one, name)
+  norms: dict[str, Any] | None  # norms.curves, where they were logged
 
 
 def load(workdir: str, name: str | None = None) -> Run:
@@ -60,6 +75,8 @@ def load(workdir: str, name: str | None = None) -> Run:
   timing = _read(os.path.join(workdir, 'timing.jsonl'))
   series = {}
   for record in metrics:
+    if record['kind'] == 'norms':
+      continue
     for key, value in record['values'].items():
       curve = series.setdefault(('metrics', record['kind'], key), [])
       curve.append((record['step'], value))
@@ -75,6 +92,9 @@ def load(workdir: str, name: str | None = None) -> Run:
       name or os.path.basename(os.path.abspath(workdir)),
       {key: tuple(np.array(curve).T) for key, curve in series.items()},
       phases,
+      norms.curves(metrics)
+      if any(record['kind'] == 'norms' for record in metrics)
+      else None,
   )
 
 
@@ -104,9 +124,14 @@ def draw(workdirs: Sequence[str], output: str) -> list[str]:
     names = workdirs
   runs = [load(*pair) for pair in zip(workdirs, names, strict=True)]
   os.makedirs(output, exist_ok=True)
-  path = os.path.join(output, 'curves.png')
-  picture(runs).savefig(path)
-  return [path]
+  written = [os.path.join(output, 'curves.png')]
+  picture(runs).savefig(written[0])
+  for run in runs:
+    if run.norms:
+      name = 'norms.png' if len(runs) == 1 else f'norms_{run.name}.png'
+      written.append(os.path.join(output, name.replace(os.sep, '_')))
+      norms.picture(run.norms, run.name).savefig(written[-1])
+  return written
 
 
 def picture(runs: Sequence[Run]) -> Any:
