@@ -14,7 +14,8 @@ from typing import Any
 
 import ml_collections
 
-from bigtransfer.optim import schedules
+from bigtransfer import durations
+from bigtransfer.optim import lamb, schedules
 
 # Durations by config path. `total_steps` comes first: percents refer to it.
 DURATIONS = (
@@ -107,9 +108,24 @@ def phases(config) -> list[tuple[str, Any]]:
       )
     for key, value in overrides.items():
       _set(phase, key, value)
+    _fill_preset(phase)
     phase.check()
     result.append((name, phase))
   return result
+
+
+def _fill_preset(config):
+  """Sets what the preset of the optimizer says and nobody has given."""
+  name = config.optimizer.preset
+  if name is None:
+    return
+  if config.optimizer.name != 'lamb':
+    raise ValueError(
+        f'config.optimizer.preset={name!r} is for lamb, and'
+        f' config.optimizer.name={config.optimizer.name!r}'
+    )
+  for key, value in lamb.preset(name).items():
+    config.optimizer.fill(key, value)
 
 
 def resolve(config, num_examples: int | None) -> ml_collections.ConfigDict:
@@ -124,6 +140,7 @@ def resolve(config, num_examples: int | None) -> ml_collections.ConfigDict:
       does not exist.
   """
   resolved = ml_collections.ConfigDict(config.to_dict())
+  _scale_warmup(resolved)
   for path in DURATIONS:
     value = _get(resolved, path)
     known = dict(
@@ -133,9 +150,9 @@ def resolve(config, num_examples: int | None) -> ml_collections.ConfigDict:
         what=path,
     )
     if isinstance(value, tuple):
-      value = tuple(steps(v, **known) for v in value)
+      value = tuple(durations.steps(v, **known) for v in value)
     elif value is not None:
-      value = steps(value, **known)
+      value = durations.steps(value, **known)
     with resolved.ignore_type():
       _set(resolved, path, value)
   optimizer = resolved.optimizer
@@ -150,41 +167,25 @@ def resolve(config, num_examples: int | None) -> ml_collections.ConfigDict:
   return resolved.lock()
 
 
-def steps(
-    duration: int | str,
-    *,
-    batch_size: int,
-    num_examples: int | None = None,
-    total_steps: int | None = None,
-    what: str = 'duration',
-) -> int:
-  """Converts 300, '300 steps', '2 epochs', '50000 examples', '10%' to steps.
-
-  Epochs, examples and percents round to the nearest step, and to 1 where that
-  would be 0 although more than 0 was asked for.
-  """
-  if isinstance(duration, int):
-    return duration
-  amount = float(duration.rstrip('%abcdefghijklmnopqrstuvwxyz '))
-  if duration.endswith('%'):
-    if total_steps is None:
-      raise ValueError(
-          f'config.{what}={duration!r}: there is no total to take a'
-          ' percentage of'
-      )
-    exact = amount / 100 * total_steps
-  elif 'epoch' in duration:
-    if num_examples is None:
-      raise ValueError(
-          f'config.{what}={duration!r}: the size of the training set is not'
-          ' known; give steps'
-      )
-    exact = amount * num_examples / batch_size
-  elif 'example' in duration:
-    exact = amount / batch_size
-  else:
-    exact = amount
-  return max(round(exact), 1 if amount else 0)
+def _scale_warmup(config):
+  """Makes the share that the warm-up takes follow the batch."""
+  optimizer, warmup = config.optimizer, config.schedule.warmup
+  if optimizer.batch_rule != 'lamb_epoch_warmup':
+    return
+  if not str(warmup).endswith('%'):
+    raise ValueError(
+        f'config.schedule.warmup={warmup!r}: with'
+        " config.optimizer.batch_rule='lamb_epoch_warmup' it must be a"
+        " percentage, which follows the batch, such as '0.3125%'"
+    )
+  share = schedules.batch_rule_warmup(
+      optimizer.batch_rule,
+      float(warmup.rstrip('% ')) / 100,
+      optimizer.base_batch_size,
+      config.batch_size,
+  )
+  with config.ignore_type():
+    config.schedule.warmup = f'{100 * share:.12g}%'
 
 
 def _get(config, path: str):

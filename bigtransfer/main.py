@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     phases = prepare(config, phases)
     if config.print_plan:
-      print(plan(phases))
+      from bigtransfer import messages
+
+      print(messages.plan(phases))
       return 0
     if config.eval_only:
       return evaluate(phases[-1], args.workdir)
@@ -169,28 +171,6 @@ def _start_devices(config):
     )
 
 
-def plan(phases) -> str:
-  """Describes each phase: resolved config, length, learning rate."""
-  from bigtransfer.optim import schedules
-
-  lines = []
-  for phase in phases:
-    c = phase.config
-    rate = schedules.make(c, c.total_steps)
-    epochs = c.total_steps * c.batch_size / phase.data.num_examples
-    lines += [
-        config_lib.to_text(c),
-        f'phase {phase.name}: {c.total_steps:,} steps of {c.batch_size:,}'
-        f' examples = {epochs:.2f} epochs of {phase.data.num_examples:,}',
-        'learning rate at step (of the update that follows it):',
-    ]
-    marks = {0, c.schedule.warmup, c.total_steps // 2, c.total_steps - 1}
-    for b in c.schedule.boundaries:
-      marks |= {b, b + 1}
-    lines += [f'  {k:>9,}  {float(rate(k)):.6g}' for k in sorted(marks)]
-  return '\n'.join(lines)
-
-
 def evaluate(phase, workdir: str) -> int:
   """Evaluates the newest checkpoint of a workdir, which stays as it is."""
   from bigtransfer import evaluation, evaluators, metrics, train
@@ -211,7 +191,7 @@ def evaluate(phase, workdir: str) -> int:
 
 def run(phases, workdir: str) -> int:
   """Trains, reports, and returns the exit code."""
-  from bigtransfer import evaluators, metrics, report, train
+  from bigtransfer import evaluators, messages, metrics, report, train
   from input_pipeline import pipeline
 
   asked = []
@@ -246,25 +226,8 @@ def run(phases, workdir: str) -> int:
     print(f'already finished at step {result.step}; nothing to do')
     return 0
   pictures = report.draw([workdir], plots)
-  print(_closing(result, workdir, phases[-1].config, pictures))
+  print(messages.closing(result, workdir, phases[-1].config, pictures))
   return 0
-
-
-def _closing(result, workdir, config, plots) -> str:
-  # As it is typed from here, also where no environment is active.
-  python = sys.executable.removeprefix(os.getcwd() + os.sep)
-  accuracy = result.evaluation.get('accuracy')
-  lines = [f'done: {result.step:,} steps']
-  if accuracy is not None:
-    lines.append(f'{config.data.eval_split} accuracy: {accuracy:.4f}')
-  lines += [
-      f'checkpoint: {os.path.join(workdir, "checkpoints", str(result.step))}',
-      *(f'plot: {path}' for path in plots),
-      'next, try',
-      f'  {python} -m bigtransfer.predict --workdir {workdir}',
-      f'  {python} -m bigtransfer.report {workdir}',
-  ]
-  return '\n'.join(lines)
 
 
 def _fail(error: BaseException, code: int) -> int:

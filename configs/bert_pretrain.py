@@ -22,9 +22,9 @@ lamb_64k_32k  NVIDIA's numbers for the batches of You et al. (arXiv 1904.00962):
               65,536 for 7,038 steps, 32,768 for 1,563, root decay from step 0.
               Published for large: loss 1.2437, SQuAD 1.1 F1 90.60 to 90.96 over
               seeds (DeepLearningExamples, PyTorch BERT); the paper has 90.584.
-lamb_untuned  You et al.'s rule for one batch from 512 to 32K: rate 5e-3 *
-              sqrt(batch / 32768), warm-up over 0.2 * batch / 32768 of each
-              phase, 512M examples, nine tenths of the steps at 128. SQuAD F1
+lamb_untuned  You et al.'s rule for one batch from 512 to 32K: rate 6.25e-4 *
+              sqrt(batch / 512), warm-up over batch / 512 / 320 of each phase,
+              512M examples, nine tenths of the steps at 128. SQuAD F1
               91.75, 91.76, 91.95, 91.14, 91.26, 91.35, 91.48 from 512 to 32K.
 adam_bert     Devlin et al.: Adam without bias correction, batch 256, a million
               steps of one linear schedule, 1e-4 to 0, a tenth of them at 512.
@@ -39,8 +39,6 @@ mlperf        Phase 2 alone, by MLPerf's reference points: `batch` is 256, 448,
               model.ckpt-28252 with --config.init_from.
 laptop        For the tiny sizes on the speeches; the default without `data`.
 """
-
-import math
 
 from configs import common
 
@@ -81,9 +79,6 @@ def get_config(arg=None):
   c.model.vocab_multiple = 128
   c.data.kind = 'pretraining'
   c.data.path = args['data'] or None
-  c.optimizer.decay_rules = (('.*/(bias|scale)', 0.0), ('.*', 1.0))
-  c.optimizer.adapt_rules = (('.*/(bias|scale)', 0.0), ('.*', 1.0))
-  c.clip_norm = 1.0
   c.eval_every = '5%'
   c.checkpoint.every = '5%'
   c.checkpoint.minutes = 30.0
@@ -118,6 +113,7 @@ def _lamb(c, power):
   c.optimizer.name = 'lamb'
   c.optimizer.weight_decay = 0.01
   c.optimizer.eps = 1e-6
+  c.clip_norm = 1.0
   _polynomial(c, power)
 
 
@@ -130,7 +126,7 @@ def _polynomial(c, power):
 
 def _lamb_64k_32k(c, args):
   _lamb(c, 0.5)
-  c.optimizer.preset = 'nvlamb'
+  c.optimizer.preset = 'apex'
   c.moments = 'keep'
   c.phases = _two(args, (7038, 2000, 6e-3), (1563, 200, 4e-3))
 
@@ -154,8 +150,10 @@ def _lamb_untuned(c, args):
     )
   _lamb(c, 1.0)
   c.optimizer.preset = 'paper'
-  c.optimizer.learning_rate = 5e-3 * math.sqrt(batch / 32768)
-  c.schedule.warmup = f'{20 * batch / 32768:g}%'
+  c.optimizer.learning_rate = 6.25e-4
+  c.optimizer.base_batch_size = 512
+  c.optimizer.batch_rule = 'lamb_epoch_warmup'
+  c.schedule.warmup = '0.3125%'
   steps = 512_000_000 // batch
   first = round(0.9 * steps)
   c.phases = (
@@ -165,11 +163,8 @@ def _lamb_untuned(c, args):
 
 
 def _adam_bert(c, args):
-  c.optimizer.name = 'adamw'
+  _adamw(c)
   c.optimizer.bias_correction = False
-  c.optimizer.weight_decay = 0.01
-  c.optimizer.eps = 1e-6
-  _polynomial(c, 1.0)
   c.moments = 'keep'
   # Two pieces of one line from 1e-4 at step 0 to 0 at step 1,000,000.
   c.phases = (
@@ -180,11 +175,17 @@ def _adam_bert(c, args):
 
 
 def _adam_64k_32k(c, args):
+  _adamw(c)
+  c.phases = _two(args, (7037, 2000, 6e-3), (1562, 200, 4e-3))
+
+
+def _adamw(c):
   c.optimizer.name = 'adamw'
   c.optimizer.weight_decay = 0.01
+  c.optimizer.decay_rules = (('.*/(bias|scale)', 0.0), ('.*', 1.0))
   c.optimizer.eps = 1e-6
+  c.clip_norm = 1.0
   _polynomial(c, 1.0)
-  c.phases = _two(args, (7037, 2000, 6e-3), (1562, 200, 4e-3))
 
 
 def _mlperf(c, args):

@@ -1,27 +1,29 @@
 """The base of every recipe, its arguments, and the smoke size.
 
 A recipe starts from `base()`, sets what differs, and returns it. Values are
-checked as they are set (see fields.py). `python -m bigtransfer.main --config
+checked as they are set (see section.py). `python -m bigtransfer.main --config
 configs/quickstart.py --help_config` lists all keys with their meaning.
 """
 
 from configs import fields as f
-from configs import keys
+from configs import keys, text_keys
+from configs.section import Section
 
 
-def base() -> f.Section:
-  """Returns the config with every key of keys.py at its default, locked."""
-  c = f.Section()
+def base() -> Section:
+  """Returns the config with every key at its default, locked."""
+  c = Section()
   keys.run(c)
   model = c.section('model', 'The network.')
   keys.model(model)
-  keys.bert(model)
+  text_keys.bert(model)
   keys.optimizer(c.section('optimizer', 'The update rule.'))
   keys.schedule(c.section('schedule', 'The learning rate over time.'))
   data = c.section('data', 'Where examples come from.')
   keys.data(data)
-  keys.text(data)
+  text_keys.text(data)
   keys.task(c)
+  text_keys.task(c)
   keys.checkpoint(c.section('checkpoint', 'What is saved and kept.'))
   keys.devices(c)
   return c.lock()
@@ -74,7 +76,7 @@ def _convert_arg(name, text, default):
         f'argument {name}={text!r} must be {kind.accepts}') from None
 
 
-def smoke(config: f.Section) -> f.Section:
+def smoke(config: Section) -> Section:
   """Shrinks a recipe to seconds on a laptop, on embedded data."""
   config.batch_size = 16
   config.eval_batch_size = 500

@@ -92,44 +92,47 @@ def model(m):
             'Standardize every convolution kernel.')
 
 
-def bert(m):
-  m.declare('vocab_size', None, f.optional(f.integer(1)),
-            'Tokens; None = of the data.')
-  m.declare('vocab_multiple', 1, f.integer(1),
-            'Rows of the token table are rounded up to it, to be split over'
-            ' devices; the padding never wins.')
-  m.declare('max_position', 512, f.integer(1), 'Rows of the position table.')
-  m.declare('layers', 0, f.integer(0), 'Encoder layers; 0 = the variant has.')
-  m.declare('hidden', 0, f.integer(0), 'Width; 0 = as the variant.')
-  m.declare('heads', 0, f.integer(0), 'Attention heads; 0 = as the variant.')
-  m.declare('ffn', 0, f.integer(0), 'Width inside a layer; 0 = 4 * hidden.')
-  m.declare('dropout', 0.1, f.number(0, 1), 'Of embeddings and residuals.')
-  m.declare('attention_dropout', 0.1, f.number(0, 1), 'Of attention weights.')
-  m.declare('mixing', 'attention', f.choice('attention', 'fourier', 'hybrid'),
-            'How tokens mix: attention, the Fourier transform of FNet, or that'
-            ' with attention in the last two layers.')
-  m.declare('gelu', 'tanh', f.choice('tanh', 'erf'),
-            "Approximation as in Google's BERT, or exact as in Hugging Face's.")
-  m.declare('head', 'pretraining', f.choice(
-      'pretraining', 'classification', 'span', 'none'),
-            'Masked words and next sentence, a class, or a span of text.')
-  m.declare('scan', True, f.boolean(),
-            'Compile one layer and loop over it, or unroll all of them.')
-
-
 def optimizer(o):
   o.declare('name', 'sgd', f.string(),
             'sgd, adam, adamw, lamb or lars: bigtransfer/optim/factory.')
+  o.declare('preset', None, f.optional(f.choice(
+      'paper', 'tf', 'nvlamb', 'apex', 'deepspeed')),
+            'Which code called LAMB to equal: values for what is not given'
+            ' otherwise, see bigtransfer/optim/lamb.py.')
   o.declare('learning_rate', 0.03, f.number(0),
             'Peak rate at base_batch_size; batch_rule scales it.')
-  o.declare('batch_rule', 'constant', f.choice('constant', 'linear', 'sqrt'),
-            'How the rate follows batch_size / base_batch_size.')
+  o.declare('batch_rule', 'constant', f.choice(
+      'constant', 'linear', 'sqrt', 'lamb_epoch_warmup'),
+            'How the rate follows batch_size / base_batch_size;'
+            " 'lamb_epoch_warmup' is sqrt with a warm-up, in percent, that"
+            ' grows as the batch does.')
   o.declare('base_batch_size', 256, f.integer(1),
             'The batch that learning_rate is meant for.')
-  o.declare('momentum', 0.9, f.number(0, 1), 'Of sgd.')
-  o.declare('nesterov', False, f.boolean(), 'Nesterov momentum in sgd.')
-  o.declare('b1', 0.9, f.number(0, 1), 'Decay of the first moment of adam(w).')
+  o.declare('momentum', 0.9, f.number(0, 1), 'Of sgd and lars.')
+  o.declare('nesterov', False, f.boolean(), 'Nesterov momentum in these.')
+  o.declare('momentum_after_rate', True, f.boolean(),
+            "Of lars: the rate is inside the buffer, as in the paper, or"
+            " outside, as in MLPerf's code.")
+  o.declare('b1', 0.9, f.number(0, 1),
+            'Decay of the first moment of adam, adamw and lamb.')
   o.declare('b2', 0.999, f.number(0, 1), 'And of the second.')
+  o.declare('bias_correction', True, f.boolean(),
+            'Divide moments by 1 - b^t; the original BERT does not.')
+  o.declare('grad_averaging', True, f.boolean(),
+            'Of lamb: the gradient enters the moment times 1 - b1.')
+  o.declare('pre_norm', False, f.boolean(),
+            'Of lamb: divide the gradient by its global norm first.')
+  o.declare('adapt_rules', (('.*/(bias|scale)', 0.0), ('.*', 1.0)),
+            f.rules(f.number(0)), 'What has a trust ratio in lamb and lars, by'
+            ' parameter path: 1, or 0 for a ratio of 1.')
+  for name, meaning in (
+      ('ratio_min', 'Least trust ratio of lamb and lars; None = no bound.'),
+      ('ratio_max', 'And the largest.'),
+      ('phi_min', 'Least weight norm in the ratio of lamb; None = no bound.'),
+      ('phi_max', 'And the largest.'),
+  ):
+    o.declare(name, None, f.optional(f.number(0)), meaning)
+  o.declare('trust_coefficient', 0.001, f.number(0), 'Of the ratio of lars.')
   o.declare('eps', 1e-8, f.number(0), 'Added to the root of the second moment.')
   o.declare('weight_decay', 0.0, f.number(0), 'Strength; see decay.')
   o.declare('decay', None, f.optional(
@@ -148,9 +151,12 @@ def optimizer(o):
 def schedule(s):
   s.declare('name', 'cosine',
             f.choice('cosine', 'linear', 'polynomial', 'stair', 'rsqrt',
-                   'constant'), 'Shape after the warm-up.')
+                   'exponential', 'constant'), 'Shape after the warm-up.')
   s.declare('warmup', 0, f.duration(), 'Linear warm-up from 0; 0 = full rate'
             ' at once.')
+  s.declare('warmup_start', 0, f.integer(),
+            'Step at which the warm-up starts; below 0, it is under way at the'
+            " first step, as in MLPerf's runs from a checkpoint.")
   s.declare('power', 1.0, f.number(0), 'Of the polynomial.')
   s.declare('end', 0.0, f.number(0), 'Final rate as a fraction of the peak.')
   s.declare('decay_from', 'warmup', f.choice('warmup', 'zero'),
@@ -158,8 +164,9 @@ def schedule(s):
             ' as BERT does, so that the rate jumps where the warm-up ends.')
   s.declare('boundaries', (), f.tuple_of(f.duration(), repeated=True),
             'Steps after which the stair falls.')
-  s.declare('factor', 0.1, f.number(0), 'What each stair multiplies by.')
-  s.declare('timescale', 10000, f.duration(), 'Of rsqrt.')
+  s.declare('factor', 0.1, f.number(0),
+            'What each stair, or timescale of exponential, multiplies by.')
+  s.declare('timescale', 10000, f.duration(), 'Of rsqrt and exponential.')
 
 
 def data(d):
@@ -203,30 +210,6 @@ def data(d):
                   "Added to each label: -1 for ImageNet's 1..1000.")
 
 
-def text(d):
-  d.declare('task', 'csv', f.string(),
-            'Of kind sentences: csv, speeches or a GLUE task.')
-  d.declare('data_dir', None, f.optional(f.string()),
-            "Of TFDS, for GLUE without a path; None = TFDS's own.")
-  d.declare('seq_length', 128, f.integer(1), 'Tokens of an example.')
-  d.declare('max_predictions', 20, f.integer(1), 'Masked tokens at most.')
-  d.declare('masked_lm_prob', 0.15, f.number(0, 1), 'Share that is masked.')
-  d.declare('whole_word', False, f.boolean(), 'Mask all pieces of a word.')
-  d.declare('vocab', None, f.optional(f.string()),
-            'Vocabulary file; pretraining checks its data against it, and None'
-            ' is what the data came with.')
-  d.declare('lowercase', True, f.boolean(),
-            'Fold case and drop accents, as the uncased models want it.')
-  d.declare('eval_examples', 0, f.integer(0),
-            'Evaluate the first so many only; 0 = all.')
-  d.declare('examples_per_class', 0, f.integer(0),
-            'Train on so many of each class, chosen by the seed; 0 = all.')
-  d.declare('regression', False, f.boolean(), 'Labels of csv are numbers.')
-  d.declare('doc_stride', 128, f.integer(1),
-            'Tokens between the windows of a long paragraph.')
-  d.declare('max_query_length', 64, f.integer(1), 'Tokens of a question.')
-
-
 def task(c):
   c.section('loss', 'The classification loss.')
   c.loss.declare('name', 'softmax', f.choice('softmax', 'sigmoid'),
@@ -241,13 +224,6 @@ def task(c):
   c.section('classification', 'The evaluator of that name.')
   c.classification.declare('top_k', 5, f.integer(1),
                            'top_<k> is reported; at most the class count.')
-  c.section('squad', 'The evaluator of that name.')
-  c.squad.declare('version', '1.1', f.choice('1.1', '2.0'),
-                  'With or without questions that have no answer.')
-  c.squad.declare('n_best', 20, f.integer(1), 'Answers kept of each question.')
-  c.squad.declare('max_answer_length', 30, f.integer(1), 'In tokens.')
-  c.squad.declare('null_threshold', 0.0, f.number(),
-                  'No answer where its score leads by more than this.')
 
 
 def checkpoint(k):

@@ -4,6 +4,7 @@ import ml_collections
 import pytest
 
 from bigtransfer import config as config_lib
+from bigtransfer import durations
 from configs import common
 
 
@@ -23,7 +24,7 @@ from configs import common
     ],
 )
 def test_durations(duration, expected):
-  got = config_lib.steps(
+  got = durations.steps(
       duration, batch_size=100, num_examples=1005, total_steps=1000
   )
   assert got == expected and isinstance(got, int)
@@ -31,7 +32,7 @@ def test_durations(duration, expected):
 
 def test_durations_without_what_they_refer_to():
   with pytest.raises(ValueError, match='training set'):
-    config_lib.steps('1 epoch', batch_size=1)
+    durations.steps('1 epoch', batch_size=1)
   config = common.base()
   config.total_steps = '10%'
   with pytest.raises(ValueError, match="total_steps='10%'"):
@@ -129,3 +130,37 @@ def test_load(tmp_path):
   )
   config = config_lib.load(f'{path}:seed=5', [('batch_size', '64')])
   assert (config.seed, config.batch_size) == (5, 64)
+
+
+def test_a_preset_fills_what_nobody_gave():
+  config = common.base()
+  config.optimizer.name = 'lamb'
+  config.optimizer.preset = 'deepspeed'
+  config.optimizer.ratio_max = None  # As the default is, but given.
+  config.phases = ({'name': 'a'}, {'name': 'b', 'optimizer.preset': 'nvlamb'})
+  (_, a), (_, b) = config_lib.phases(config)
+  assert (a.optimizer.ratio_min, a.optimizer.ratio_max) == (0.01, None)
+  assert not a.optimizer.bias_correction
+  assert b.optimizer.pre_norm and b.optimizer.bias_correction
+  assert b.optimizer.ratio_min is None
+  config.optimizer.name = 'adamw'
+  with pytest.raises(ValueError, match="preset='deepspeed' is for lamb"):
+    config_lib.phases(config)
+
+
+def test_the_warmup_of_untuned_lamb_follows_the_batch():
+  """3,125 steps (You et al.), a fifth of the 15,625 of a batch of 32K."""
+  config = common.base()
+  config.optimizer.learning_rate = 6.25e-4
+  config.optimizer.base_batch_size = 512
+  config.optimizer.batch_rule = 'lamb_epoch_warmup'
+  config.schedule.warmup = '0.3125%'
+  config.total_steps = '512000000 examples'
+  for batch_size, rate in ((512, 6.25e-4), (4096, 1.77e-3), (32768, 5e-3)):
+    config.batch_size = batch_size
+    resolved = config_lib.resolve(config, 10**6)
+    assert resolved.schedule.warmup == 3125
+    assert resolved.optimizer.learning_rate == pytest.approx(rate, rel=2e-3)
+  config.schedule.warmup = 3125
+  with pytest.raises(ValueError, match='warmup=3125.*percentage'):
+    config_lib.resolve(config, 10**6)

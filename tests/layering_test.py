@@ -59,6 +59,7 @@ LEVELS = (
     {
         '__init__',
         'collect',
+        'durations',
         'mesh',
         'mixing',
         'norms',
@@ -68,7 +69,8 @@ LEVELS = (
         'trees',
     },
     {'models', 'optim', 'sharding'},
-    {'config', 'pretrained', 'state', 'tasks'},
+    {'bert_interchange', 'config', 'state', 'tasks'},
+    {'pretrained'},
     {
         'checkpoint',
         'evaluators',
@@ -78,7 +80,7 @@ LEVELS = (
         'train_step',
         'workdir',
     },
-    {'export', 'program'},
+    {'export', 'messages', 'program'},
     {'evaluation'},
     {'train'},
     {'main', 'plan', 'predict'},

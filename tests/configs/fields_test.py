@@ -5,11 +5,12 @@ import copy
 import pytest
 
 from configs import fields as f
+from configs import section
 
 
 @pytest.fixture
 def config():
-  c = f.Section()
+  c = section.Section()
   c.declare('steps', 10, f.integer(0), 'An int.')
   c.declare('total', '2 epochs', f.duration(), 'A duration.')
   c.declare('name', 'a', f.string(), 'A string.')

@@ -1,0 +1,89 @@
+"""What a run says of itself: its plan before, its results after."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bigtransfer import config as config_lib
+from bigtransfer.models import bert
+from bigtransfer.optim import schedules
+
+# What the last lines of a run report of its last evaluation.
+HEADLINES = (
+    'accuracy',
+    'mlm_accuracy',
+    'unigram_accuracy',
+    'nsp_accuracy',
+    'f1',
+    'exact_match',
+    'matthews',
+    'pearson',
+    'spearman',
+)
+
+
+def plan(phases: Sequence[Any]) -> str:
+  """Describes each phase: resolved config, length, size, learning rate."""
+  lines = []
+  for phase in phases:
+    c = phase.config
+    rate = schedules.make(c, c.total_steps)
+    epochs = c.total_steps * c.batch_size / phase.data.num_examples
+    lines += [
+        config_lib.to_text(c),
+        f'phase {phase.name}: {c.total_steps:,} steps of {c.batch_size:,}'
+        f' examples = {epochs:.2f} epochs of {phase.data.num_examples:,}',
+        *_size(c),
+        'learning rate at step (of the update that follows it):',
+    ]
+    marks = {0, c.schedule.warmup, c.total_steps // 2, c.total_steps - 1}
+    for b in c.schedule.boundaries:
+      marks |= {b, b + 1}
+    lines += [f'  {k:>9,}  {float(rate(k)):.6g}' for k in sorted(marks)]
+  return '\n'.join(lines)
+
+
+def _size(c):
+  """Tokens and floating point operations of a phase of pretraining."""
+  if c.data.kind != 'pretraining':
+    return []
+  examples = c.total_steps * c.batch_size
+  length, predictions = c.data.seq_length, c.data.max_predictions
+  flops = bert.train_flops(c.model, length, predictions)
+  return [
+      f'{examples:,} sequences of {length} = {examples * length:.4g} tokens;'
+      f' {flops:.4g} FLOPs a sequence, {examples * flops:.4g} in all'
+  ]
+
+
+def closing(
+    result: Any, workdir: str, config: Any, plots: Sequence[str]
+) -> str:
+  """What a finished run reports, and what to do next."""
+  # As it is typed from here, also where no environment is active.
+  python = sys.executable.removeprefix(os.getcwd() + os.sep)
+  split = config.data.eval_split
+  if config.data.kind == 'images':
+    then = f'{python} -m bigtransfer.predict --workdir {workdir}'
+  elif config.data.kind == 'pretraining':
+    then = (
+        f'{python} -m bigtransfer.main --config configs/bert_finetune.py:'
+        f'speeches,model={config.model.variant} --config.init_from={workdir}'
+        f' --workdir {workdir}-finetuned'
+    )
+  else:
+    then = f'{python} -m bigtransfer.main --help'
+  return '\n'.join([
+      f'done: {result.step:,} steps',
+      *(
+          f'{split} {name.replace("_", " ")}: {result.evaluation[name]:.4f}'
+          for name in HEADLINES
+          if name in result.evaluation
+      ),
+      f'checkpoint: {os.path.join(workdir, "checkpoints", str(result.step))}',
+      *(f'plot: {path}' for path in plots),
+      'next, try',
+      f'  {then}',
+      f'  {python} -m bigtransfer.report {workdir}',
+  ])
