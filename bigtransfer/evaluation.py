@@ -50,7 +50,8 @@ def evaluation(
       for evaluator in running:
         values |= evaluator.run(state.ema or state.params, state.model_state)
         for name, text in evaluator.tables().items():
-          with open(os.path.join(folder, name), 'w') as f:
+          path = os.path.join(folder, name)
+          with open(path, 'w', encoding='utf-8') as f:
             f.write(text)
     note(source.bad)
     return values

@@ -6,6 +6,8 @@ was a paragraph of a State of the Union address spoken before 1900?
 python -m bigtransfer.main --workdir runs/speeches \
     --config configs/bert_finetune.py:speeches,init_from=runs/bert-tiny
 
+Without init_from it starts from scratch.
+
 Your own sentences: a CSV file `sentence,label` or `sentence,sentence2,label`,
 or a folder with train.csv and dev.csv; `regression` where labels are numbers:
 
@@ -28,6 +30,7 @@ on so many examples of each class; `regression`; `smoke` for a few seconds.
 The predictions for the split data.eval_split are left in the workdir: those for
 a submission come with --config.data.eval_split=test --config.eval_only.
 
+Seen for speeches: 0.957 on dev from scratch, 0.655 is the larger class.
 Published (google-research/bert): MRPC accuracy of base 84 to 88 % on dev at
 batch 32, rate 2e-5, 3 epochs; SQuAD 1.1 dev F1 of base 88.41, exact match 81.25
 at batch 12, of large 90.87 and 84.38 at batch 24, rate 3e-5, 2 epochs. LAMB
@@ -73,8 +76,11 @@ def get_config(arg=None):
   else:
     _sentences(c, args)
   if own:
-    # Small networks learn from a larger rate.
+    # Small networks learn from a larger rate: the top of google-research/bert's
+    # search for them.
     c.optimizer.learning_rate = 3e-4
+  if args['task'] == 'speeches':
+    _laptop(c)
   return _smoke(c) if args['smoke'] else c
 
 
@@ -103,6 +109,16 @@ def _sentences(c, args):
   c.eval_batch_size = 128
   c.optimizer.learning_rate = 2e-5
   c.total_steps = '3 epochs'
+
+
+def _laptop(c):
+  """Short texts and no dropout, whose random bits are dear on a CPU."""
+  c.data.seq_length = 64
+  c.batch_size = 64
+  c.total_steps = 300
+  c.eval_every = 100
+  c.optimizer.learning_rate = 1e-3
+  c.model.dropout = c.model.attention_dropout = 0.0
 
 
 def _squad(c, version, args):

@@ -38,15 +38,16 @@ def text(d):
   d.declare('masked_lm_prob', 0.15, f.number(0, 1), 'Share that is masked.')
   d.declare('whole_word', False, f.boolean(), 'Mask all pieces of a word.')
   d.declare('vocab', None, f.optional(f.string()),
-            'Vocabulary file; pretraining checks its data against it, and None'
-            ' is what the data came with.')
+            'Vocabulary file, or speeches for that which ships; pretraining'
+            ' checks its data against it, and None is what the data came with.')
   d.declare('lowercase', True, f.boolean(),
             'Fold case and drop accents, as the uncased models want it.')
   d.declare('eval_examples', 0, f.integer(0),
             'Evaluate the first so many only; 0 = all.')
   d.declare('examples_per_class', 0, f.integer(0),
             'Train on so many of each class, chosen by the seed; 0 = all.')
-  d.declare('regression', False, f.boolean(), 'Labels of csv are numbers.')
+  d.declare('regression', False, f.boolean(),
+            'Labels are numbers: of csv, and always of stsb.')
   d.declare('doc_stride', 128, f.integer(1),
             'Tokens between the windows of a long paragraph.')
   d.declare('max_query_length', 64, f.integer(1), 'Tokens of a question.')

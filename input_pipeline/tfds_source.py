@@ -25,7 +25,7 @@ def make(name: str, split: str, data_dir: str | None = None) -> records.Records:
   ValueError for a split or for features that do not fit. Never downloads.
   """
   default = os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
-  folder = _prepared(name, os.path.expanduser(data_dir or default))
+  folder = prepared(name, os.path.expanduser(data_dir or default))
   builder = tfds.builder_from_directory(folder)
   features, file_format = builder.info.features, builder.info.file_format
   if not {'image', 'label'} <= set(features) or not isinstance(
@@ -91,7 +91,7 @@ _FORMATS = {
 }
 
 
-def _prepared(name, data_dir):
+def prepared(name, data_dir):
   name, _, wanted = name.partition(':')
   root = os.path.join(data_dir, name)
   entries = tf.io.gfile.listdir(root) if tf.io.gfile.isdir(root) else []
