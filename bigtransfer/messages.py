@@ -69,7 +69,7 @@ def closing(
   elif config.data.kind == 'pretraining':
     then = (
         f'{python} -m bigtransfer.main --config configs/bert_finetune.py:'
-        f'speeches,model={config.model.variant} --config.init_from={workdir}'
+        f'speeches,{config.model.variant},init_from={workdir}'
         f' --workdir {workdir}-finetuned'
     )
   else:
