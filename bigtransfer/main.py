@@ -133,7 +133,7 @@ def prepare(config, phases):
     resolved = config_lib.resolve(given, data.num_examples)
     for evaluator in resolved.evaluators:
       evaluators.load(evaluator)
-    built = program.build(resolved, data.spec, mesh, begin)
+    built = program.build(resolved, data.spec, mesh)
     result.append(program.Phase(name, resolved, data, begin, built))
     problem = trees.mismatch(
         result[0].program.abstract.params, built.abstract.params
@@ -174,7 +174,7 @@ def _start_devices(config):
 def evaluate(phase, workdir: str) -> int:
   """Evaluates the newest checkpoint of a workdir, which stays as it is."""
   from bigtransfer import evaluation, evaluators, metrics, train
-  from input_pipeline import pipeline
+  from input_pipeline import reader
 
   bad_images = metrics.BadImages(workdir, print)
   try:
@@ -183,7 +183,7 @@ def evaluate(phase, workdir: str) -> int:
     step, values = evaluation.evaluate_newest(phase, workdir, bad_images.note)
   except (checkpoint.MismatchError, evaluators.EvaluationError) as e:
     return _fail(e, 2)
-  except pipeline.BadImage as e:
+  except reader.BadExample as e:
     return _fail(e, 1)
   print(train.summary(step, values))
   return 0
@@ -192,7 +192,7 @@ def evaluate(phase, workdir: str) -> int:
 def run(phases, workdir: str) -> int:
   """Trains, reports, and returns the exit code."""
   from bigtransfer import evaluators, messages, metrics, report, train
-  from input_pipeline import pipeline
+  from input_pipeline import reader
 
   asked = []
 
@@ -214,7 +214,7 @@ def run(phases, workdir: str) -> int:
   except (
       checkpoint.SaveError,
       metrics.NonFiniteError,
-      pipeline.BadImage,
+      reader.BadExample,
       OSError,
   ) as e:
     return _fail(e, 1)

@@ -59,16 +59,13 @@ class Phase(NamedTuple):
     return self.begin + self.config.total_steps
 
 
-def build(
-    config: Any, spec: Any, mesh: jax.sharding.Mesh, begin: int = 0
-) -> Program:
+def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
   """Builds model, optimizer and step.
 
   Args:
     config: resolved.
     spec: {name: (global shape, dtype)} of a batch.
     mesh: of all devices.
-    begin: the step of the run at which the schedule starts.
 
   Raises:
     ValueError: the config describes something that cannot be.
@@ -99,7 +96,7 @@ def build(
       nonfinite=config.nonfinite,
       ema_decay=config.ema_decay,
       seed=config.seed,
-      learning_rate=lambda updates: schedule(updates - begin),
+      learning_rate=lambda state: schedule(factory.clock(state)),
       state_shardings=shardings,
   )
   abstract = jax.tree.map(

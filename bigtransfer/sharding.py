@@ -12,6 +12,7 @@ that matches decides. A placement is
 Moments and the moving average follow their parameter, found as the longest
 parameter path that ends their own, of equal shape. `opt_state_rules` place
 the moments otherwise: (('.*', 'fsdp'),) with replicated parameters is ZeRO-1.
+What an optimizer keeps per layer (`trees.LAYER_STATISTICS`) is replicated.
 """
 
 import math
@@ -72,9 +73,16 @@ def tree_shardings(tree, mesh, config):
 
 
 def _parameter_of(path, shape, shapes):
-  """Returns the longest parameter path that ends `path`, if shapes agree."""
+  """Returns the longest parameter path that ends `path`, if shapes agree.
+
+  None below a name of `trees.LAYER_STATISTICS`: a norm per layer may have the
+  shape of some parameter by chance.
+  """
   parts = path.split('/')
-  suffixes = ('/'.join(parts[i:]) for i in range(len(parts)))
+  suffixes = ['/'.join(parts[i:]) for i in range(len(parts))]
+  start = next((i for i, s in enumerate(suffixes) if s in shapes), 0)
+  if set(parts[:start]) & set(trees.LAYER_STATISTICS):
+    return None
   return next((s for s in suffixes if shapes.get(s) == shape), None)
 
 

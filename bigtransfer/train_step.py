@@ -22,7 +22,7 @@ def make_train_step(
     nonfinite: str = 'stop',
     ema_decay: float | None = None,
     seed: int = 0,
-    learning_rate: Callable[[jax.Array], jax.Array] | None = None,
+    learning_rate: Callable[[Any], jax.Array] | None = None,
     state_shardings: Any = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
   """Returns the jitted step, which donates its state.
@@ -45,7 +45,7 @@ def make_train_step(
     nonfinite: 'stop' or 'skip'; both freeze the state, see above.
     ema_decay: decay of `state.ema`; None where there is none.
     seed: of all randomness inside the step, folded with the step number.
-    learning_rate: schedule by number of updates made, for the metric `lr`.
+    learning_rate: of the next update by optimizer state, for the metric `lr`.
     state_shardings: layout of the returned state; None = as the compiler
       chooses.
 
@@ -88,7 +88,7 @@ def make_train_step(
         'nonfinite_leaf': nonfinite_leaf,
     }
     if learning_rate is not None:
-      metrics['lr'] = learning_rate(state.step - state.skipped)
+      metrics['lr'] = learning_rate(state.opt_state)
     new = TrainState(
         step=state.step + 1,
         params=params,

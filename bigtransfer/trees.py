@@ -11,6 +11,12 @@ import jax
 import jax.numpy as jnp
 
 CATCH_ALL = '.*'
+# Parameters below one of these are stacked: entry i of the first axis belongs
+# to layer i, and the layers run in a scan.
+STACKS = ('layers', 'attention_layers')
+# What an optimizer keeps per layer: it has paths that end like a parameter's
+# but is no moment of it.
+LAYER_STATISTICS = ('trust_ratio', 'weight_norm', 'update_norm')
 
 
 def _path(keys):
@@ -84,6 +90,25 @@ def global_norm(tree):
     for leaf in jax.tree.leaves(tree)
   ]
   return jnp.sqrt(sum(squares, start=jnp.zeros((), jnp.float32)))
+
+
+def is_stacked(path):
+  """Says whether the first axis of the parameter counts layers."""
+  return any(part in STACKS for part in path.split('/'))
+
+
+def layer_norm(path, leaf):
+  """Returns the float32 Euclidean norm [], or [layers] where stacked.
+
+  `path` is the parameter's, and `leaf` any array of its shape.
+  """
+  axes = tuple(range(is_stacked(path), leaf.ndim))
+  return jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axes))
+
+
+def per_layer(values, leaf):
+  """Gives [] or [layers] the rank of the leaf, to multiply it."""
+  return values.reshape(values.shape + (1,) * (leaf.ndim - values.ndim))
 
 
 def mismatch(found, wanted):

@@ -8,8 +8,12 @@ from input_pipeline import ops as ops_lib
 from input_pipeline.host import tf
 
 
-class BadImage(ValueError):
+class BadExample(ValueError):
   """An example that cannot be used; names the file and the cause."""
+
+
+class BadImage(BadExample):
+  """Of a source of images."""
 
 
 class Reader:

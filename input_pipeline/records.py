@@ -1,5 +1,6 @@
 """Sources in record files. TFRecord; what TFDS writes is in tfds_source.py."""
 
+import copy
 import json
 import os
 import struct
@@ -15,8 +16,8 @@ _COUNTS = 'record_counts.json'
 _FILES_AT_ONCE = 16
 
 
-class Records(sources.Source):
-  """Base of the sources in record files; `streaming` if read front to back.
+class Shards:
+  """Which records of which files are examples 0, 1, 2, ... of a source.
 
   Attributes:
     paths: [s] of the shards.
@@ -25,6 +26,33 @@ class Records(sources.Source):
     starts: [s], the id of the first of them.
   """
 
+  def __init__(self, shards: Sequence[tuple[str, int, int]]):
+    """`shards` is [(path, first, count)]."""
+    paths, firsts, counts = zip(*shards, strict=True)
+    self.paths = list(paths)
+    self.firsts = np.array(firsts, np.int64)
+    self.counts = np.array(counts, np.int64)
+    self.starts = np.cumsum(self.counts) - self.counts
+
+  def __len__(self) -> int:
+    return int(self.counts.sum())
+
+  def first(self, count: int) -> 'Shards':
+    """Returns the same with its first `count` examples only."""
+    part = copy.copy(self)
+    part.counts = np.clip(count - self.starts, 0, self.counts)
+    return part
+
+  def where(self, example_id: int) -> str:
+    """Returns words that let a person find the example."""
+    shard = int(np.searchsorted(self.starts, example_id, 'right')) - 1
+    record = self.firsts[shard] + example_id - self.starts[shard]
+    return f'{self.paths[shard]} record {record}'
+
+
+class Records(Shards, sources.Source):
+  """Base of the image sources in record files, front to back if `streaming`."""
+
   def __init__(
       self,
       shards: Sequence[tuple[str, int, int]],
@@ -32,24 +60,9 @@ class Records(sources.Source):
       class_names: Sequence[str] | None = None,
   ):
     """`shards` is [(path, first, count)]."""
-    paths, firsts, counts = zip(*shards, strict=True)
-    super().__init__(
-        sum(counts), tf.TensorSpec((), tf.string), num_classes, class_names
-    )
-    self.paths = list(paths)
-    self.firsts = np.array(firsts, np.int64)
-    self.counts = np.array(counts, np.int64)
-    self.starts = np.cumsum(self.counts) - self.counts
-
-  def first(self, count):
-    part = super().first(count)
-    part.counts = np.clip(count - self.starts, 0, self.counts)
-    return part
-
-  def where(self, example_id):
-    shard = int(np.searchsorted(self.starts, example_id, 'right')) - 1
-    record = self.firsts[shard] + example_id - self.starts[shard]
-    return f'{self.paths[shard]} record {record}'
+    Shards.__init__(self, shards)
+    image = tf.TensorSpec((), tf.string)
+    sources.Source.__init__(self, len(self), image, num_classes, class_names)
 
 
 class TfRecord(Records):
@@ -118,15 +131,20 @@ def shard_counts(paths: Sequence[str]) -> dict[str, int]:
     if path not in known:
       return count_records(path)
     records, size = known[path]
-    if size != (now := tf.io.gfile.stat(path).length):
-      raise ValueError(
-          f'{path} has {now} bytes and not {size} as in {_COUNTS} beside it:'
-          ' write that file again'
-      )
+    check_size(path, size, _COUNTS)
     return records
 
   with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
     return dict(zip(paths, pool.map(count, paths), strict=True))
+
+
+def check_size(path: str, size: int, table: str):
+  """Raises ValueError if a file has not the `size` that `table` gives it."""
+  if size != (now := tf.io.gfile.stat(path).length):
+    raise ValueError(
+        f'{path} has {now} bytes and not {size} as in {table} beside it:'
+        ' write that file again'
+    )
 
 
 def broken(paths: Sequence[str]) -> str | None:

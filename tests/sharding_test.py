@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigtransfer import mesh as mesh_lib
 from bigtransfer import sharding, trees
+from bigtransfer.optim import lamb
 
 
 class State(NamedTuple):
@@ -174,6 +175,31 @@ def test_leaves_shaped_unlike_their_parameter_are_replicated():
   assert specs['params/head/kernel'] == P('data', None)
   assert specs['opt_state/head/kernel'] == P()
   assert specs['opt_state/conv/bias'] == P('data')
+
+
+def test_norms_per_layer_are_replicated_whatever_their_parameter():
+  # A stacked parameter of one number per layer has the shape of its norms,
+  # and a moment of a parameter that is named like a norm is none.
+  params = {
+    'layers': {'gate': jnp.ones(16), 'kernel': jnp.ones((16, 4))},
+    'kernel': jnp.ones(16),
+    'weight_norm': {'gate': jnp.ones(16)},
+  }
+  tx = lamb.lamb(0.1)
+
+  def init():
+    return State(0, params, {}, tx.init(params), None, 0)
+
+  placed = sharding.tree_shardings(
+    jax.eval_shape(init), mesh(), section((('.*', 'fsdp'),))
+  )
+  specs = {path: s.spec for path, s in trees.flatten(placed)}
+  for field in trees.LAYER_STATISTICS:
+    norms = {k: v for k, v in specs.items() if f'/norms/{field}/' in k}
+    assert len(norms) == 4 and set(norms.values()) == {P()}
+  moments = {k: v for k, v in specs.items() if '/mu/' in k}
+  assert len(moments) == 4
+  assert set(moments.values()) == {P('data'), P('data', None)}
 
 
 def test_the_state_is_created_straight_into_its_shards():

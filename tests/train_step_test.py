@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigtransfer import state as state_lib
+from bigtransfer.optim import factory
 from bigtransfer.train_step import make_train_step
 
 RNG = np.random.default_rng(0)
@@ -147,7 +148,8 @@ def test_an_unknown_nonfinite_is_refused():
 def test_the_logged_rate_is_the_one_used():
   # Warm-up over 4 updates, plain SGD: the change is the rate * gradient.
   rate = optax.linear_schedule(0.0, 1.0, 4)
-  _, history = run(6, tx=optax.sgd(rate), learning_rate=rate)
+  logged = lambda opt_state: rate(factory.clock(opt_state))  # noqa: E731
+  _, history = run(6, tx=optax.sgd(rate), learning_rate=logged)
   for k, m in enumerate(history):
     assert m['lr'] == pytest.approx(min(k / 4, 1))
     assert m['update_norm'] == pytest.approx(m['lr'] * m['grad_norm'], 1e-5)

@@ -103,3 +103,25 @@ def test_global_norm_is_float32_for_any_leaf_type():
 
 def test_global_norm_of_nothing_is_zero():
   assert trees.global_norm({}) == 0.0
+
+
+@pytest.mark.parametrize(
+  ('path', 'stacked'),
+  [
+    ('encoder/layers/query/kernel', True),
+    ('encoder/attention_layers/query/kernel', True),
+    ('layers/kernel', True),
+    ('encoder/layer_norm/scale', False),
+    ('encoder/my_layers/kernel', False),
+    ('block1/unit01/conv1/kernel', False),
+  ],
+)
+def test_what_lies_below_layers_is_stacked(path, stacked):
+  assert trees.is_stacked(path) == stacked
+  x = np.random.default_rng(0).normal(size=(3, 4, 5))
+  norm = trees.layer_norm(path, jnp.asarray(x, jnp.float32))
+  expected = np.sqrt((x**2).sum((1, 2) if stacked else None))
+  assert norm.dtype == jnp.float32 and norm.shape == expected.shape
+  np.testing.assert_allclose(norm, expected, rtol=1e-6)
+  scaled = trees.per_layer(1 / norm, x) * jnp.asarray(x, jnp.float32)
+  np.testing.assert_allclose(trees.layer_norm(path, scaled), 1.0, rtol=1e-6)

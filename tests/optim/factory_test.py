@@ -11,7 +11,7 @@ import pytest
 from bigtransfer import mesh as mesh_lib
 from bigtransfer import sharding, trees
 from bigtransfer import state as state_lib
-from bigtransfer.optim import factory
+from bigtransfer.optim import factory, lamb, schedules
 
 PEAK = 0.5
 RATES = (0.0, 0.25, 0.5, 0.4)  # warm-up 2, then linear to 0 at step 7
@@ -33,10 +33,14 @@ def make_config(clip_norm=None, **optimizer):
     weight_decay=0.1,
     decay='coupled',
     moment_dtype='float32',
+    momentum_after_rate=True,
+    trust_coefficient=0.01,
+    **lamb.preset('tf'),
   )
   schedule = dict(
     name='linear',
     warmup=2,
+    warmup_start=0,
     power=1.0,
     end=0.0,
     decay_from='warmup',
@@ -152,6 +156,40 @@ def test_adam_equals_numpy(name, decay, coupled, scale):
     return history
 
   check(make_config(name=name, decay=decay), reference)
+
+
+def test_adam_without_bias_correction_is_the_original_bert_optimizer():
+  def reference(w, grads, wd, multiplier):
+    history, m, v = [], np.zeros_like(w), np.zeros_like(w)
+    for rate, g in zip(RATES, grads, strict=True):
+      m = 0.8 * m + 0.2 * g
+      v = 0.95 * v + 0.05 * g**2
+      w = w - multiplier * rate * (m / (np.sqrt(v) + 1e-2) + wd * w)
+      history.append(w)
+    return history
+
+  config = make_config(name='adamw', decay=None, bias_correction=False)
+  check(config, reference)
+
+
+def test_each_update_has_the_rate_of_its_own_step():
+  # Fault O07: BERT's warm-up of 4 and its decay line from step 0 to 10.
+  config = make_config(
+    momentum=0.0,
+    weight_decay=0.0,
+    learning_rate=1.0,
+    lr_rules=(('.*', 1.0),),
+  )
+  config.total_steps = 10
+  config.schedule.update(name='polynomial', warmup=4, decay_from='zero')
+  ones = jax.tree.map(np.ones_like, arrays(0))
+  history, _ = train(config, arrays(0), [ones] * 6)
+  weights = [arrays(0)['head']['kernel']]
+  weights += [params['head']['kernel'] for params in history]
+  rates = [np.mean(a - b) for a, b in zip(weights, weights[1:], strict=False)]
+  np.testing.assert_allclose(rates, [0, 0.25, 0.5, 0.75, 0.6, 0.5], atol=1e-6)
+  logged = schedules.make(config, 10)
+  np.testing.assert_allclose([logged(k) for k in range(6)], rates, atol=1e-6)
 
 
 def test_sgd_decays_coupled_unless_told_otherwise():
@@ -330,19 +368,19 @@ def placed_state(config, layout):
   return tx, jax.device_put(state, shardings), shardings
 
 
-@pytest.mark.parametrize('name', ['sgd', 'adam'])
+@pytest.mark.parametrize('name', ['sgd', 'adam', 'lars'])
 @pytest.mark.parametrize('layout', SECTIONS)
 def test_an_update_on_eight_devices_equals_one_and_compiles_once(name, layout):
-  config = make_config(name=name, decay='decoupled', clip_norm=1.0)
+  config = make_config(name=name, decay=None, clip_norm=1.0)
   expected, _ = train(config, arrays(0), [arrays(1), arrays(2), arrays(3)])
   tx, state, shardings = placed_state(config, layout)
   moments = [
     leaf
     for path, leaf in trees.flatten(state.opt_state)
-    if path.endswith('head/kernel')
+    if path.endswith('head/kernel') and leaf.ndim
   ]
   rows = {'replicated': (8, 4), 'both axes': (2, 2)}.get(layout, (2, 4))
-  assert len(moments) == (1 if name == 'sgd' else 2)
+  assert len(moments) == (2 if name == 'adam' else 1)
   assert {m.addressable_shards[3].data.shape for m in moments} == {rows}
 
   def step(state, grads):
@@ -362,7 +400,7 @@ def test_an_update_on_eight_devices_equals_one_and_compiles_once(name, layout):
   )
 
 
-@pytest.mark.parametrize('name', ['sgd', 'adamw'])
+@pytest.mark.parametrize('name', ['sgd', 'adamw', 'lamb', 'lars'])
 def test_state_is_saved_and_restored_by_orbax(name, tmp_path):
   config = make_config(
     name=name, decay=None, lr_rules=(('body/bias', 0.0), ('.*', 1.0))

@@ -8,13 +8,22 @@ import pytest
 
 from bigtransfer.optim import schedules
 
-NAMES = ('constant', 'cosine', 'linear', 'polynomial', 'rsqrt', 'stair')
+NAMES = (
+  'constant',
+  'cosine',
+  'exponential',
+  'linear',
+  'polynomial',
+  'rsqrt',
+  'stair',
+)
 
 
 def make(total_steps, peak=1.0, **schedule):
   defaults = dict(
     name='constant',
     warmup=0,
+    warmup_start=0,
     power=1.0,
     end=0.0,
     decay_from='warmup',
@@ -114,6 +123,16 @@ def test_rsqrt_falls_to_a_half_after_three_timescales():
   )
 
 
+def test_deepspeed_decays_by_a_tenth_in_a_thousand_updates():
+  # Phase 1 of its BERT-large: 11e-3, warm-up 2 % of 7500 updates.
+  f = make(7500, 11e-3, name='exponential', warmup=150, factor=0.9,
+           timescale=1000)
+  expected = 11e-3 * np.array([0, 0.5, 1, 0.9**0.5, 0.9, 0.9**7.35, 0.9**9])
+  np.testing.assert_allclose(
+    rates(f, [0, 75, 150, 650, 1150, 7500, 9150]), expected, rtol=1e-6
+  )
+
+
 @pytest.mark.parametrize('decay_from', ['warmup', 'zero'])
 @pytest.mark.parametrize('name', NAMES)
 def test_without_a_warmup_the_first_rate_is_the_peak(name, decay_from):
@@ -148,7 +167,7 @@ def test_one_step_is_a_schedule():
     ('total_steps=0', dict(total_steps=0), '1 or more'),
     ('optimizer.learning_rate=-1.0', dict(peak=-1.0), '0 or more'),
     ('optimizer.learning_rate=nan', dict(peak=float('nan')), '0 or more'),
-    ("schedule.name='stairs'", dict(name='stairs'), 'constant, cosine, linear'),
+    ("schedule.name='stairs'", dict(name='stairs'), 'constant, cosine, exp'),
     ('schedule.warmup=10', dict(warmup=10), 'from 0 to below total_steps=10'),
     ('schedule.warmup=-1', dict(warmup=-1), 'from 0 to below'),
     ("schedule.decay_from='0'", dict(decay_from='0'), 'warmup, zero'),
@@ -190,6 +209,51 @@ def test_the_square_root_rule_gives_the_untuned_lamb_rates():
     assert scaled == pytest.approx(rate)
 
 
-def test_unknown_batch_rules_are_refused():
+# Batch, rate, warm-up and updates of untuned LAMB: the paper's table.
+UNTUNED = [
+  (512, 5 / (2**3.0 * 1e3), 1 / 320, 1_000_000),
+  (1024, 5 / (2**2.5 * 1e3), 1 / 160, 500_000),
+  (2048, 5 / (2**2.0 * 1e3), 1 / 80, 250_000),
+  (4096, 5 / (2**1.5 * 1e3), 1 / 40, 125_000),
+  (8192, 5 / (2**1.0 * 1e3), 1 / 20, 62_500),
+  (16384, 5 / (2**0.5 * 1e3), 1 / 10, 31_250),
+  (32768, 5 / 1e3, 1 / 5, 15_625),
+]
+
+
+@pytest.mark.parametrize(('batch', 'rate', 'warmup', 'steps'), UNTUNED)
+def test_untuned_lamb_is_the_published_table(batch, rate, warmup, steps):
+  rule = 'lamb_epoch_warmup'
+  assert schedules.batch_rule(rule, 5e-3, 32768, batch) == pytest.approx(rate)
+  fraction = schedules.batch_rule_warmup(rule, 0.2, 32768, batch)
+  assert fraction == pytest.approx(warmup)
+  assert fraction * steps == pytest.approx(3125)
+
+
+def test_other_batch_rules_keep_the_warmup():
+  for rule in ('constant', 'linear', 'sqrt'):
+    assert schedules.batch_rule_warmup(rule, 0.2, 256, 8192) == 0.2
+
+
+def test_a_warmup_that_takes_the_run_is_refused():
+  with pytest.raises(ValueError, match='batch_size=163840; .*below 163840'):
+    schedules.batch_rule_warmup('lamb_epoch_warmup', 0.2, 32768, 163840)
+
+
+@pytest.mark.parametrize('f', [
+  schedules.batch_rule, schedules.batch_rule_warmup
+])
+def test_unknown_batch_rules_are_refused(f):
   with pytest.raises(ValueError, match="batch_rule='cubic'; .*linear, sqrt"):
-    schedules.batch_rule('cubic', 0.1, 256, 512)
+    f('cubic', 0.1, 256, 512)
+
+
+def test_a_warmup_may_be_under_way_at_the_first_step():
+  """MLPerf, batch 8192: start -76, 287 steps of warm-up, 600 in all."""
+  f = make(
+    600, 2.88293e-3, name='polynomial', decay_from='zero', warmup=287,
+    warmup_start=-76,
+  )
+  np.testing.assert_allclose(f(0), 2.88293e-3 * 76 / 287, rtol=1e-6)
+  np.testing.assert_allclose(f(210), 2.88293e-3 * 286 / 287, rtol=1e-6)
+  np.testing.assert_allclose(f(211), 2.88293e-3 * (1 - 211 / 600), rtol=1e-6)
