@@ -13,7 +13,7 @@ python -m bigtransfer.main --workdir runs/bert-large \
     --config configs/bert_pretrain.py:large,recipe=lamb_64k_32k,data=data
 
 Arguments: the size (tiny, mini, small, medium, base, large or L<n>_H<n>);
-`data`, a folder with the folders 128 and 512, empty for the speeches; `batch`
+`data`, a folder made by bert_data, empty for the speeches; `batch`
 of lamb_untuned and mlperf; `accum1` and `accum2`, accumulation steps of the two
 phases; `continuous`, a schedule that does not drop where the warm-up ends;
 `smoke` for a few seconds; and `recipe`:

@@ -1,7 +1,10 @@
 """Makes BERT pretraining data of text: records, metadata.json and vocab.txt.
 
 python -m input_pipeline.bert_data --input 'corpus/*.txt' --output data/
-    --vocab vocab.txt --max_seq_length 128
+    --vocab vocab.txt
+
+makes records of 128 tokens in data/ and of 512 in data/512, for both phases of
+pretraining; --max_seq_length 128 makes the former alone.
 
 The text has one sentence a line and a blank line between documents; with
 --split_sentences a line may be a paragraph. Files in .gz or .xz will do. With
@@ -32,6 +35,9 @@ from input_pipeline import (
     tokenizer,
 )
 
+# Of text so large, in bytes, so much is held out where nothing else is said:
+# it has documents enough for both.
+_LARGE, _HELD_OUT = 100_000_000, 0.01
 _MANY_OF_ONE = 0.5  # documents of one sentence
 # Google's default for masks that are fixed; others come anew each epoch.
 _COPIES = {'runtime': 1, 'static': 10}
@@ -48,11 +54,21 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
   add('--input', required=True, nargs='+', help='files of text or globs')
   add('--output', required=True, help='folder to write')
   add('--vocab', required=True, help='WordPiece vocabulary, a token a line')
-  add('--max_seq_length', type=int, default=128, help='in tokens (128)')
+  add(
+      '--max_seq_length',
+      type=int,
+      nargs='+',
+      default=[128, 512],
+      help='in tokens; of several, all but the first have a folder of their'
+      ' own in the output (128 512)',
+  )
   add(
       '--max_predictions_per_seq',
       type=int,
-      help='the most masked tokens (length times masked_lm_prob, rounded up)',
+      nargs='+',
+      default=[],
+      help='the most masked tokens, for each length (length times'
+      ' masked_lm_prob, rounded up)',
   )
   add('--masking', choices=('runtime', 'static'), default='runtime')
   add(
@@ -82,8 +98,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
   add(
       '--test_fraction',
       type=float,
-      default=0.0,
-      help='share of the documents that go to test-* files (0)',
+      help='share of the documents that go to test-* files (0.01 where the'
+      ' files have 100 MB or more, else 0)',
   )
   add('--container', choices=bert_records.SUFFIXES, default='tfrecord')
   return parser.parse_args(argv)
@@ -94,9 +110,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
   except SystemExit as e:
     return e.code
+  lengths, most = args.max_seq_length, args.max_predictions_per_seq
+  if most and len(most) != len(lengths):
+    return _fail(
+        f'--max_predictions_per_seq has {len(most)} values, and'
+        f' --max_seq_length {len(lengths)}',
+        2,
+    )
+  for i, length in enumerate(lengths):
+    one = argparse.Namespace(**vars(args))
+    one.max_seq_length = length
+    one.max_predictions_per_seq = most[i] if most else None
+    if i:
+      one.output = os.path.join(args.output, str(length))
+    if code := _run(one):
+      return code
+  return 0
+
+
+def _run(args):
+  """Makes the records of one length; returns the exit code."""
   try:
     _check(args)
     paths = corpus.files(args.input)
+    if args.test_fraction is None:
+      size = sum(map(os.path.getsize, paths))
+      args.test_fraction = _HELD_OUT if size >= _LARGE else 0.0
     own = tokenizer.WordPieceTokenizer(args.vocab, args.lowercase)
     for token in ('cls_id', 'sep_id', 'mask_id'):
       getattr(own, token)  # Raises if there is none.
@@ -140,7 +179,7 @@ def _check(args):
           f'--{name} {value} is not between {low} and {high}'
           + (' (max_seq_length - 3)' if high == most else '')
       )
-  if not 0 <= args.test_fraction < 1:
+  if not 0 <= (args.test_fraction or 0) < 1:
     raise ValueError(f'--test_fraction {args.test_fraction} is not in [0, 1)')
 
 

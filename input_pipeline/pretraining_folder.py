@@ -81,8 +81,12 @@ class Folder:
   """
 
   def __init__(self, path: str, data: Any):
-    """Raises ValueError for a folder that is not there or does not fit."""
-    self.path = path
+    """Opens `path`, or its folder for the length, if it has one for each.
+
+    Raises ValueError for a folder that is not there or does not fit.
+    """
+    of_length = os.path.join(path, str(data.seq_length))
+    self.path = path = of_length if tf.io.gfile.isdir(of_length) else path
     if not tf.io.gfile.isdir(path):
       raise ValueError(
           f'config.data.path={path!r} is no folder. Make it with: python -m'

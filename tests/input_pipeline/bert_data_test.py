@@ -370,3 +370,13 @@ def test_memory_does_not_grow_with_the_copies(tmp_path, vocab):
   assert peaks[1] < 1.1 * peaks[0] < 300e6, peaks
   counts = [metadata(tmp_path / c)['num_examples'] for c in ('1', '10')]
   assert 8 < counts[1]['train'] / counts[0]['train'] < 12
+
+
+def test_a_second_length_has_a_folder_of_its_own(tmp_path, vocab):
+  text, out = write_documents(tmp_path / 'text.txt', 4), tmp_path / 'out'
+  options = ('--workers', '1', '--max_seq_length', '16', '32')
+  assert run(text, vocab, out, *options) == 0
+  for folder, length in ((out, 16), (out / '32', 32)):
+    assert max(len(e['input_ids']) for e in examples(folder)) == length
+  most = ('--max_predictions_per_seq', '3')
+  assert run(text, vocab, out, *options, *most) == 2
