@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 
 from bigtransfer import trees
-from bigtransfer.optim import lamb, lars, schedules
+from bigtransfer.optim import adam, lamb, lars, schedules
 
 DECAYS = ('coupled', 'decoupled', 'independent')
 
@@ -154,25 +154,10 @@ def _adam_core(optimizer):
   # The second moment stays float32: a step changes it by (1 - b2) = 0.1 %,
   # which the 8 significant bits of bfloat16 would round away.
   make_core = (
-    optax.scale_by_adam if optimizer.bias_correction else _uncorrected_adam
+    optax.scale_by_adam if optimizer.bias_correction else adam.uncorrected
   )
   core = make_core(optimizer.b1, optimizer.b2, optimizer.eps)
   return _narrow(core, 'mu', optimizer.moment_dtype)
-
-
-def _uncorrected_adam(b1, b2, eps):
-  """Adam as the original BERT has it: m / (sqrt(v) + eps) from step 1 on."""
-  like = optax.scale_by_adam(b1, b2, eps)
-
-  def update(grads, state, params=None):
-    del params
-    mu = optax.tree.update_moment(grads, state.mu, b1, 1)
-    nu = optax.tree.update_moment(grads, state.nu, b2, 2)
-    steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
-    count = optax.safe_increment(state.count)
-    return steps, state._replace(count=count, mu=mu, nu=nu)
-
-  return optax.GradientTransformation(like.init, update)
 
 
 def _lamb(parts):

@@ -107,8 +107,8 @@ def preset(name: str) -> dict[str, Any]:
 
   All presets set the same fields, so that one can replace another, and none
   sets what recipes tune: the rate, b1, b2, eps and the strength of the decay.
-  All these codes but 'nvlamb' go with `clip_norm` 1, where clipping before
-  normalizing changes nothing.
+  The codes go with `clip_norm` 1, but 'nvlamb' with None: clipping before
+  normalizing changes nothing and stores a copy of the gradient.
 
   Raises:
     ValueError: an unknown name.

@@ -16,8 +16,8 @@ def make(config, total_steps):
 
   The rate grows linearly to the peak, `config.optimizer.learning_rate`,
   over `warmup` updates from `warmup_start` on and then follows the shape
-  `config.schedule.name`; without a warm-up the first rate is the peak. From `total_steps` on it stays
-  at its end (rsqrt and exponential fall on).
+  `config.schedule.name`; without a warm-up the first rate is the peak. From
+  `total_steps` on it stays at its end (rsqrt and exponential fall on).
 
   Args:
     config: the whole config, durations in steps.

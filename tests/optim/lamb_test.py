@@ -378,7 +378,8 @@ def test_no_copy_of_a_parameter_is_made(preset):
   }
   names = ('query', 'key', 'value', 'output')
   shapes = {'encoder': {'layers': dict.fromkeys(names, layer)}}
-  tx = factory.make(make_config(preset), shapes)
+  clip_norm = CODES[preset]['clip']
+  tx = factory.make(make_config(preset, clip_norm), shapes)
 
   def step(params, state, grads):
     updates, state = tx.update(grads, state, params)
