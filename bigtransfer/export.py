@@ -18,7 +18,13 @@ from absl import logging
 from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors_numpy
 
-from bigtransfer import checkpoint, trees, workdir
+from bigtransfer import (
+    bert_interchange,
+    checkpoint,
+    pretrained,
+    trees,
+    workdir,
+)
 
 
 def save(path: str, params: Any, metadata: Mapping[str, str] | None = None):
@@ -30,23 +36,25 @@ def save(path: str, params: Any, metadata: Mapping[str, str] | None = None):
 
 def load(path: str) -> tuple[Any, dict[str, str]]:
   """Returns what `save` wrote: nested dicts of NumPy arrays, metadata."""
-  params = {}
   with safe_open(path, framework='numpy') as f:
-    for name in f.keys():
-      *parents, last = name.split('/')
-      node = params
-      for parent in parents:
-        node = node.setdefault(parent, {})
-      node[last] = f.get_tensor(name)
+    params = bert_interchange.unflatten({k: f.get_tensor(k) for k in f.keys()})
     return params, f.metadata() or {}
 
 
-def initial_params(source: str, abstract: Any) -> Any:
+def initial_params(
+    source: str, abstract: Any, *, model: Any = None, fresh: Any = None
+) -> Any:
   """Reads parameters to start from.
 
+  A BERT may come with other heads than the model's, as fine-tuning does: those
+  that it lacks start as in `fresh`, those that the model lacks are left out.
+
   Args:
-    source: a workdir, a checkpoint folder in one, or a .safetensors file.
+    source: a workdir, a checkpoint folder in one, or a .safetensors file; for
+      a BERT also a folder or file as `pretrained.load` takes them.
     abstract: the parameters wanted, `jax.ShapeDtypeStruct`s with shardings.
+    model: the `model` section.
+    fresh: the model's parameters as initialized, for heads.
 
   Raises:
     FileNotFoundError: there is nothing at `source`.
@@ -54,33 +62,50 @@ def initial_params(source: str, abstract: Any) -> Any:
   """
   if not os.path.exists(source):
     raise FileNotFoundError(f'config.init_from={source!r} does not exist')
-  if os.path.isfile(source):
+  is_bert = model is not None and model.name == 'bert'
+  folder, step = _checkpoint(source)
+  if folder:
+    if not is_bert:
+      return checkpoint.restore_params(folder, step, abstract)[0]
+    params, _ = checkpoint.restore_params(folder, step)
+  elif is_bert:
+    try:
+      params = pretrained.load(source)
+    except ValueError as e:
+      raise checkpoint.MismatchError(f'config.init_from: {e}') from e
+  elif os.path.isfile(source):
     try:
       params, _ = load(source)
     except SafetensorError as e:
       raise checkpoint.MismatchError(
           f'config.init_from={source!r} is no .safetensors file: {e}'
       ) from e
-    problem = trees.mismatch(params, abstract)
-    if problem:
-      raise checkpoint.MismatchError(
-          f'config.init_from={source!r} {problem}: it is of another model'
-      )
-    return jax.tree.map(
-        lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding),
-        params,
-        abstract,
-    )
-  source = source.rstrip('/')
-  folder, step = os.path.join(source, 'checkpoints'), None
-  if os.path.basename(source).isdigit():
-    folder, step = os.path.dirname(source), int(os.path.basename(source))
-  if not os.path.isdir(folder):
+  else:
     raise FileNotFoundError(
         f'config.init_from={source!r} is neither a workdir, nor a checkpoint'
         ' folder, nor a .safetensors file'
     )
-  return checkpoint.restore_params(folder, step, abstract)[0]
+  try:
+    if is_bert:
+      params = pretrained.fit(params, abstract, fresh, model)
+    elif problem := trees.mismatch(params, abstract):
+      raise ValueError(f'{problem}: it is of another model')
+  except ValueError as e:
+    raise checkpoint.MismatchError(f'config.init_from={source!r} {e}') from e
+  return jax.tree.map(
+      lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding),
+      params,
+      abstract,
+  )
+
+
+def _checkpoint(source):
+  """Returns the folder of checkpoints that a path is about, and the step."""
+  source = source.rstrip('/')
+  folder, step = os.path.join(source, 'checkpoints'), None
+  if os.path.basename(source).isdigit():
+    folder, step = os.path.dirname(source), int(os.path.basename(source))
+  return (folder, step) if os.path.isdir(folder) else (None, None)
 
 
 def main(argv=None) -> int:

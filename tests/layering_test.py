@@ -23,6 +23,7 @@ ALLOWED = {
         'etils',
         'input_pipeline',
         'numpy',
+        'safetensors',
         'tensorflow',
         'tensorflow_datasets',
         'tokenizers',
@@ -68,7 +69,7 @@ LEVELS = (
         'text_metrics',
         'trees',
     },
-    {'models', 'optim', 'sharding'},
+    {'bert_interchange', 'models', 'optim', 'sharding'},
     {'bert_interchange', 'config', 'state', 'tasks'},
     {'pretrained'},
     {

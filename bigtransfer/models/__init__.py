@@ -13,8 +13,9 @@ def load(name: str) -> types.ModuleType:
 
   Raises ValueError, listing the models that exist, for any other name.
   """
-  known = sorted(m.name for m in pkgutil.iter_modules(__path__))
-  known.remove('layers')
+  # Of models, and no models themselves.
+  parts = {'attention', 'bert_config', 'encoder', 'layers'}
+  known = sorted({m.name for m in pkgutil.iter_modules(__path__)} - parts)
   if name not in known:
     raise ValueError(f'model.name={name!r}: expected one of {known}')
   return importlib.import_module(f'{__name__}.{name}')
