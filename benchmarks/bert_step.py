@@ -40,6 +40,7 @@ def make_batch(size):
       'masked_lm_positions': rng.integers(0, s, (b, p)),
       'masked_lm_ids': rng.integers(0, VOCAB, (b, p)),
       'next_sentence_labels': rng.integers(0, 2, b),
+      'row': np.arange(b),
   })
 
 

@@ -114,6 +114,11 @@ def main(argv=None) -> int:
   parser.add_argument('--workdir', required=True, help='of the run')
   parser.add_argument('--output', required=True, help='.safetensors file')
   parser.add_argument('--step', type=int, help='default: the newest')
+  parser.add_argument(
+      '--layout', choices=('own', 'hf', 'tf'), default='own',
+      help="of a BERT also 'hf', a folder for Hugging Face's transformers, and"
+      " 'tf', the names of Google's checkpoints",
+  )
   args = parser.parse_args(argv)
   logging.set_verbosity(logging.ERROR)
   try:
@@ -127,6 +132,18 @@ def main(argv=None) -> int:
   except (FileNotFoundError, ValueError) as e:
     print(f'error: {e}', file=sys.stderr)
     return 2
+  model = run['config'].model
+  if args.layout != 'own':
+    if model.name != 'bert':
+      print(
+          f'error: --layout {args.layout} is for bert, and this is a'
+          f' {model.name}',
+          file=sys.stderr,
+      )
+      return 2
+    pretrained.save(args.output, params, layout=args.layout, config=model)
+    print(f'wrote the parameters of step {step} to {args.output}')
+    return 0
   save(args.output, params, {
       'model': json.dumps(run['config'].model.to_dict()),
       'class_names': json.dumps(run['class_names']),

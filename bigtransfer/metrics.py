@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -253,6 +254,14 @@ class Recorder:
       if of_layers is not None:
         self._writer.write(
             step, self._phase, 'norms', norms_lib.flat(of_layers)
+        )
+      if not math.isfinite(row['update_norm']):
+        self._writer.flush()
+        raise NonFiniteError(
+            f'step {step}: loss {row["loss"]:g}, gradient norm'
+            f' {row["grad_norm"]:g}, but an update of norm'
+            f' {row["update_norm"]:g}; the last good checkpoint stays; the'
+            ' optimizer divides by 0 or its values are too large'
         )
       if self._stop and row['skipped']:
         self._writer.flush()

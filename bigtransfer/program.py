@@ -87,6 +87,11 @@ def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
   )
   shapes = jax.eval_shape(init)
   shardings = sharding.tree_shardings(shapes, mesh, config.sharding)
+  if config.norms_every and config.optimizer.name not in ('lamb', 'lars'):
+    raise ValueError(
+        f'config.norms_every={config.norms_every}: only lamb and lars keep'
+        f' norms, and config.optimizer.name={config.optimizer.name!r}'
+    )
   schedule = schedules.make(config, config.total_steps)
   step = make_train_step(
       task,

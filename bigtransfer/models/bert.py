@@ -44,8 +44,8 @@ def build(config: Any) -> Model:
   rounded up to `vocab_multiple`, and `nsp_logits` [b, 2]; or `logits`
   [b, num_classes]; or `start_logits` and `end_logits` [b, s].
 
-  Dropout, if `train`, follows from `batch['dropout_keys']`, a key per row, or
-  else from `rng`, and from nothing else.
+  Dropout, if `train`, follows from `rng` and `batch['row']`, each example's row
+  in the global batch, and from nothing else.
 
   Raises ValueError, before any computation, for what it does not accept, and
   when traced for inputs of impossible shapes.
@@ -71,9 +71,7 @@ def build(config: Any) -> Model:
     _check_batch(batch, config.max_position)
     keys = None
     if train and max(sizes.dropout, sizes.attention_dropout) > 0:
-      keys = batch.get('dropout_keys')
-      if keys is None:
-        keys = jax.random.split(rng, len(batch['input_ids']))
+      keys = jax.vmap(jax.random.fold_in, (None, 0))(rng, batch['row'])
     return network.apply({'params': params}, batch, keys), model_state
 
   return Model(init, apply)
