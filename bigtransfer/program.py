@@ -87,11 +87,7 @@ def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
   )
   shapes = jax.eval_shape(init)
   shardings = sharding.tree_shardings(shapes, mesh, config.sharding)
-  if config.norms_every and config.optimizer.name not in ('lamb', 'lars'):
-    raise ValueError(
-        f'config.norms_every={config.norms_every}: only lamb and lars keep'
-        f' norms, and config.optimizer.name={config.optimizer.name!r}'
-    )
+  _check_norms(config)
   schedule = schedules.make(config, config.total_steps)
   step = make_train_step(
       task,
@@ -120,6 +116,14 @@ def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
       batch_sharding=batch_sharding,
       batch_spec=batch_spec,
   )
+
+
+def _check_norms(config):
+  if config.norms_every and config.optimizer.name not in ('lamb', 'lars'):
+    raise ValueError(
+        f'config.norms_every={config.norms_every}: only lamb and lars keep'
+        f' norms, and config.optimizer.name={config.optimizer.name!r}'
+    )
 
 
 def compile_step(program: Program) -> Callable[[Any, Any], Any]:
