@@ -23,8 +23,8 @@ SIGNALS = {'kill': signal.SIGKILL, 'term': signal.SIGTERM}
 def strike(fault, at):
   add = metrics.Recorder.add
 
-  def add_and_strike(self, step, values):
-    add(self, step, values)
+  def add_and_strike(self, step, *values):
+    add(self, step, *values)
     if step == at:
       os.kill(os.getpid(), SIGNALS[fault])
 
