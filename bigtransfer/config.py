@@ -96,7 +96,10 @@ def _import_file(path: str):
 
 
 def phases(config) -> list[tuple[str, Any]]:
-  """Returns (name, config) per phase; each is a copy with its overrides."""
+  """Returns (name, config) per phase; each is a copy with its overrides.
+
+  What the command line says holds in every phase.
+  """
   result = []
   for overrides in config.phases or ({'name': 'train'},):
     phase = copy.deepcopy(config)
@@ -107,7 +110,8 @@ def phases(config) -> list[tuple[str, Any]]:
           f'config.phases: every phase needs a name of its own, got {name!r}'
       )
     for key, value in overrides.items():
-      _set(phase, key, value)
+      if key not in config.overridden:
+        _set(phase, key, value)
     _fill_preset(phase)
     phase.check()
     result.append((name, phase))

@@ -70,6 +70,7 @@ def initial_params(
     params, _ = checkpoint.restore_params(folder, step)
   elif is_bert:
     try:
+      pretrained.check_config(source, model)
       params = pretrained.load(source)
     except ValueError as e:
       raise checkpoint.MismatchError(f'config.init_from: {e}') from e
@@ -86,6 +87,9 @@ def initial_params(
         ' folder, nor a .safetensors file'
     )
   try:
+    if is_bert and model.extend_positions:
+      table = fresh['embeddings']['position']['embedding']
+      params = pretrained.extend_positions(params, len(table), table)
     if is_bert:
       params = pretrained.fit(params, abstract, fresh, model)
     elif problem := trees.mismatch(params, abstract):
@@ -141,7 +145,11 @@ def main(argv=None) -> int:
           file=sys.stderr,
       )
       return 2
-    pretrained.save(args.output, params, layout=args.layout, config=model)
+    try:
+      pretrained.save(args.output, params, layout=args.layout, config=model)
+    except ValueError as e:
+      print(f'error: {e}', file=sys.stderr)
+      return 2
     print(f'wrote the parameters of step {step} to {args.output}')
     return 0
   save(args.output, params, {

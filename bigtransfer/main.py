@@ -21,7 +21,10 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import jax  # noqa: E402
 from absl import logging  # noqa: E402
 
-from bigtransfer import checkpoint  # noqa: E402
+from bigtransfer import (
+  checkpoint,  # noqa: E402
+  trees,  # noqa: E402
+)
 from bigtransfer import config as config_lib  # noqa: E402
 from bigtransfer import mesh as mesh_lib  # noqa: E402
 from bigtransfer import workdir as workdir_lib  # noqa: E402
@@ -105,7 +108,7 @@ def prepare(config, phases):
     ValueError, OSError: what was asked for is not there or does not fit.
   """
   _start_devices(config)
-  from bigtransfer import evaluators, program, trees
+  from bigtransfer import evaluators, program
   from input_pipeline import kinds
 
   if config.tensorboard and not importlib.util.find_spec('tensorboardX'):
@@ -119,6 +122,7 @@ def prepare(config, phases):
   for name, given in phases:
     mesh_lib.check_batch(given.batch_size, mesh, count, given.accum_steps)
     data = kinds.open_data(given, index, count)
+    workdir_lib.check_vocabulary(given.init_from, data)
     for key, value in data.model_fields().items():
       if given.model[key] is None:
         given.model[key] = value
@@ -135,13 +139,33 @@ def prepare(config, phases):
       evaluators.load(evaluator)
     built = program.build(resolved, data.spec, mesh)
     result.append(program.Phase(name, resolved, data, begin, built))
-    problem = trees.mismatch(
-        result[0].program.abstract.params, built.abstract.params
-    )
-    if problem:
-      raise ValueError(f'phase {result[0].name}, before {name}, {problem}')
+    _check_chain(result[-2:])
     begin = result[-1].end
   return result
+
+
+def _check_chain(phases):
+  """Refuses a phase that cannot go on where the one before ends."""
+  if len(phases) < 2:
+    return
+  before, after = phases
+  parts = ['params']
+  if after.config.moments == 'keep':
+    parts.append('opt_state')
+  for part in parts:
+    problem = trees.mismatch(*(
+        getattr(phase.program.abstract, part) for phase in phases
+    ))
+    if problem:
+      raise ValueError(
+          f'phase {before.name}, before {after.name}, {problem} ({part})'
+      )
+  words = [phase.data.identity().get('vocab_sha256') for phase in phases]
+  if words[0] != words[1]:
+    raise ValueError(
+        f'phase {after.name} has another vocabulary (sha256 {words[1]}) than'
+        f' phase {before.name} ({words[0]})'
+    )
 
 
 def _start_devices(config):

@@ -37,7 +37,8 @@ def plan(phases: Sequence[Any]) -> str:
         *_size(c),
         'learning rate at step (of the update that follows it):',
     ]
-    marks = {0, c.schedule.warmup, c.total_steps // 2, c.total_steps - 1}
+    peak = max(c.schedule.warmup + c.schedule.warmup_start, 0)
+    marks = {0, peak, c.total_steps // 2, c.total_steps - 1}
     for b in c.schedule.boundaries:
       marks |= {b, b + 1}
     lines += [f'  {k:>9,}  {float(rate(k)):.6g}' for k in sorted(marks)]
@@ -67,9 +68,16 @@ def closing(
   if config.data.kind == 'images':
     then = f'{python} -m bigtransfer.predict --workdir {workdir}'
   elif config.data.kind == 'pretraining':
+    path = config.data.path
+    task = f'csv=FILE.csv,vocab={path}/vocab.txt' if path else 'speeches'
+    sizes = ('layers', 'hidden', 'heads', 'ffn')
+    same = ''.join(
+        f' --config.model.{key}={config.model[key]}'
+        for key in sizes if config.model[key]
+    )
     then = (
         f'{python} -m bigtransfer.main --config configs/bert_finetune.py:'
-        f'speeches,{config.model.variant},init_from={workdir}'
+        f'{task},size={config.model.variant},init_from={workdir}{same}'
         f' --workdir {workdir}-finetuned'
     )
   else:

@@ -72,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing:
       raise FileNotFoundError(f'there is no image {missing[0]!r}')
     run = open_run(args.workdir, args.step)
+    if run['config'].data.kind != 'images':
+      raise ValueError(
+          f'{args.workdir} was trained on {run["config"].data.kind}: only runs'
+          ' on images predict here; evaluation leaves predictions of text'
+      )
     names, batches = _batches(run, args.images)
   except (ValueError, OSError) as e:
     print(f'error: {e}', file=sys.stderr)

@@ -5,6 +5,7 @@ input_pipeline.tf_checkpoint` writes them from Google's checkpoints), of
 Hugging Face, or of this project.
 """
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -121,6 +122,34 @@ def save(
   # transformers refuses files that do not say so.
   safetensors_numpy.save_file(tensors, path + '.new', {'format': 'pt'})
   os.replace(path + '.new', path)
+
+
+def check_config(path: str, config: Any) -> None:
+  """Compares a `model` section with the config.json beside the weights.
+
+  Shapes do not show how many heads there are, nor which GELU it is.
+
+  Raises:
+    ValueError: they describe different networks; names the keys to set.
+  """
+  folder = path if os.path.isdir(path) else os.path.dirname(path)
+  names = [os.path.join(folder, name) for name in (CONFIG, 'bert_config.json')]
+  found = next(filter(os.path.exists, names), None)
+  if found is None:
+    return
+  with open(found, encoding='utf-8') as f:
+    values = json.load(f)
+  if 'num_hidden_layers' not in values:
+    return  # Of something else, such as a run.
+  theirs = bert_config.from_json(values)
+  ours = dataclasses.asdict(bert.size(config))
+  wrong = [
+      f'--config.model.{key}={theirs[key]}'
+      for key in ('heads', 'mixing', 'gelu')
+      if theirs.get(key, ours[key]) != ours[key]
+  ]
+  if wrong:
+    raise ValueError(f'{found} is of another network: {" ".join(wrong)}')
 
 
 def extend_positions(params: Any, rows: int, fresh: Any = None) -> Any:

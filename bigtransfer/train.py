@@ -150,14 +150,12 @@ class _Run:
     """What a phase starts with after another."""
     if phase.config.moments == 'reset':
       return program_lib.fresh_state(phase.program, state)
+    # Skipped steps are counted by phase, as the schedule's clock is.
+    state = state._replace(
+        opt_state=factory.at_update(state.opt_state, 0),
+        skipped=jnp.zeros_like(state.skipped),
+    )
     wanted = phase.program.abstract
-    if problem := trees.mismatch(state.opt_state, wanted.opt_state):
-      raise checkpoint_lib.MismatchError(
-          f"phase {phase.name}: config.moments='keep', but the optimizer state"
-          f' of the phase before {problem}'
-      )
-    opt_state = factory.at_update(state.opt_state, 0)
-    state = state._replace(opt_state=opt_state)
     return jax.device_put(state, jax.tree.map(lambda x: x.sharding, wanted))
 
   def _loop(self, phase, state, step):

@@ -70,8 +70,10 @@ def _compare(path, record, class_names, step) -> list[str]:
   if record['given']['reset_optimizer']:
     free = (*free, 'optimizer')
   lines = config_lib.differences(
-      config_lib.from_json(json.dumps(old['given'])),
-      config_lib.from_json(json.dumps(record['given'])),
+      *(
+          config_lib.from_json(json.dumps(_less(given['given'], free)))
+          for given in (old, record)
+      ),
       ignore=free,
   )
   remarks, begin = [], 0
@@ -99,6 +101,36 @@ def _compare(path, record, class_names, step) -> list[str]:
         + '); use another --workdir, or remove this one'
     )
   return remarks
+
+
+def _less(given, free):
+  """Returns a config without what its phases may change."""
+  phases = [
+      {key: v for key, v in phase.items() if key not in free}
+      for phase in given['phases']
+  ]
+  return given | {'phases': phases}
+
+
+def check_vocabulary(source: str | None, data: Any):
+  """Raises ValueError if a run's tokens mean other words than the data's.
+
+  Args:
+    source: where parameters come from; only a workdir says of which words.
+    data: has `identity()`.
+  """
+  ours = data.identity().get('vocab_sha256')
+  if not (source and ours):
+    return
+  if not os.path.exists(os.path.join(source, 'config.json')):
+    return
+  theirs = _read(source, 'config.json').get('phases', [{}])[-1].get('data', {})
+  if theirs.get('vocab_sha256', ours) != ours:
+    raise ValueError(
+        f'config.init_from={source!r} was trained with another vocabulary'
+        f' (sha256 {theirs["vocab_sha256"][:12]}) than that of the data'
+        f' ({ours[:12]}): config.data.vocab must name the same'
+    )
 
 
 def check_classes(path: str, class_names: Sequence[str] | None):

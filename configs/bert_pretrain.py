@@ -8,7 +8,7 @@ python -m bigtransfer.main --config configs/bert_pretrain.py:tiny \
 From your own text, one folder for both lengths, and on a pod:
 
 python -m input_pipeline.bert_data --input 'corpus/*.txt' --vocab vocab.txt \
-    --output data
+    --output data --test_fraction 0.01
 python -m bigtransfer.main --workdir runs/bert-large \
     --config configs/bert_pretrain.py:large,recipe=lamb_64k_32k,data=data
 
@@ -36,7 +36,8 @@ adam_64k_32k  Nado et al. (arXiv 2102.06356): that tuned AdamW matches LAMB, F1
 mlperf        Phase 2 alone, by MLPerf's reference points: `batch` is 256, 448,
               1536, 3072, 4096, 4608, 6144, 6912, 8192, 8704, 12288, 13056 or
               16384. Target: masked accuracy 0.720. Start from MLPerf's
-              model.ckpt-28252 with --config.init_from.
+              model.ckpt-28252, made a .safetensors file by python -m
+              input_pipeline.tf_checkpoint, with --config.init_from.
 laptop        For the tiny sizes on the speeches; the default without `data`.
 """
 

@@ -15,7 +15,11 @@ class Section(ml_collections.ConfigDict):
   def __init__(self, path: str = ''):
     super().__init__(type_safe=False)
     for name, value in (
-        ('_path', path), ('_kinds', {}), ('_meanings', {}), ('_given', set())
+        ('_path', path),
+        ('_kinds', {}),
+        ('_meanings', {}),
+        ('_given', set()),
+        ('overridden', set()),
     ):
       object.__setattr__(self, name, value)
 
@@ -34,7 +38,11 @@ class Section(ml_collections.ConfigDict):
     return self[key]
 
   def override(self, path: str, text: str):
-    """Sets `a.b.c` from command line text, parsed by the field's kind."""
+    """Sets `a.b.c` from command line text, parsed by the field's kind.
+
+    `overridden` keeps the paths: they hold in all phases.
+    """
+    self.overridden.add(path)
     head, _, rest = path.partition('.')
     if rest and isinstance(self[head], Section):
       self[head].override(rest, text)

@@ -10,6 +10,9 @@ def bert(m):
             'Rows of the token table are rounded up to it, to be split over'
             ' devices; the padding never wins.')
   m.declare('max_position', 512, f.integer(1), 'Rows of the position table.')
+  m.declare('extend_positions', False, f.boolean(),
+            'init_from may have fewer positions: its rows are copied, and the'
+            ' others start as in a new model.')
   m.declare('layers', 0, f.integer(0), 'Encoder layers; 0 = the variant has.')
   m.declare('hidden', 0, f.integer(0), 'Width; 0 = as the variant.')
   m.declare('heads', 0, f.integer(0), 'Attention heads; 0 = as the variant.')

@@ -35,6 +35,8 @@ from input_pipeline import (
     tokenizer,
 )
 
+# Of google-research/bert and NVIDIA, by length.
+_PREDICTIONS = {128: 20, 512: 80}
 # Of text so large, in bytes, so much is held out where nothing else is said:
 # it has documents enough for both.
 _LARGE, _HELD_OUT = 100_000_000, 0.01
@@ -67,8 +69,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
       type=int,
       nargs='+',
       default=[],
-      help='the most masked tokens, for each length (length times'
-      ' masked_lm_prob, rounded up)',
+      help='the most masked tokens, for each length (20 for 128, 80 for 512,'
+      ' else length times masked_lm_prob, rounded up)',
   )
   add('--masking', choices=('runtime', 'static'), default='runtime')
   add(
@@ -117,21 +119,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         f' --max_seq_length {len(lengths)}',
         2,
     )
+  parts = []
   for i, length in enumerate(lengths):
     one = argparse.Namespace(**vars(args))
     one.max_seq_length = length
     one.max_predictions_per_seq = most[i] if most else None
     if i:
       one.output = os.path.join(args.output, str(length))
-    if code := _run(one):
-      return code
-  return 0
+    try:
+      _check(one)
+    except ValueError as e:
+      return _fail(e, 2)
+    parts.append(one)
+  # Before the first of them is written, all are known to be possible.
+  return next(filter(None, map(_run, parts)), 0)
 
 
 def _run(args):
   """Makes the records of one length; returns the exit code."""
   try:
-    _check(args)
     paths = corpus.files(args.input)
     if args.test_fraction is None:
       size = sum(map(os.path.getsize, paths))
@@ -163,7 +169,8 @@ def _check(args):
   if args.max_predictions_per_seq is None:
     # Without the last bits: 20 * 0.15 is 3.0000000000000004.
     wanted = round(args.max_seq_length * args.masked_lm_prob, 6)
-    args.max_predictions_per_seq = min(max(math.ceil(wanted), 1), most)
+    wanted = _PREDICTIONS.get(args.max_seq_length, math.ceil(wanted))
+    args.max_predictions_per_seq = min(max(wanted, 1), most)
   for name, low, high in (
       ('max_seq_length', 5, math.inf),  # Three special tokens and two others.
       ('max_predictions_per_seq', 1, most),

@@ -122,6 +122,10 @@ class Folder:
     path = os.path.join(self.path, _METADATA)
     with tf.io.gfile.GFile(path) as file:
       metadata = json.load(file)
+    needed = {'max_seq_length', 'max_predictions_per_seq', 'masked_lm_prob',
+              'shards', 'vocab_sha256'}
+    if missing := needed - set(metadata):
+      raise ValueError(f'{path} lacks {sorted(missing)}: make the data again')
     for key, accepted in (
         ('format', (_FORMAT,)),
         ('container', tuple(_CONTAINERS)),

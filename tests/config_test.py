@@ -164,3 +164,11 @@ def test_the_warmup_of_untuned_lamb_follows_the_batch():
   config.schedule.warmup = 3125
   with pytest.raises(ValueError, match='warmup=3125.*percentage'):
     config_lib.resolve(config, 10**6)
+
+
+def test_the_command_line_holds_in_every_phase():
+  config = common.base()
+  config.phases = ({'name': 'a', 'batch_size': 8}, {'name': 'b', 'seed': 3})
+  config.override('batch_size', '4')
+  assert [c.batch_size for _, c in config_lib.phases(config)] == [4, 4]
+  assert [c.seed for _, c in config_lib.phases(config)] == [0, 3]

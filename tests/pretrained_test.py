@@ -327,3 +327,36 @@ def test_a_run_may_start_from_a_file_with_other_heads(tmp_path, layout):
     export.initial_params(
         path, shapes_of(make(other)), model=other, fresh=make(other)
     )
+
+
+def test_another_network_of_the_same_shapes_is_refused(tmp_path):
+  """Neither heads nor the GELU show in the shapes."""
+  path = str(tmp_path / 'bert')
+  pretrained.save(path, make(tiny()), layout='hf', config=tiny())
+  pretrained.check_config(path, tiny())
+  other = tiny(heads=4, gelu='erf')
+  with pytest.raises(
+      checkpoint.MismatchError,
+      match='--config.model.heads=2 --config.model.gelu=tanh',
+  ):
+    export.initial_params(
+        path, shapes_of(make(other)), model=other, fresh=make(other)
+    )
+
+
+def test_a_longer_position_table_is_an_opt_in(tmp_path):
+  params = make(tiny())
+  path = str(tmp_path / 'bert.safetensors')
+  pretrained.save(path, params, layout='own', config=tiny())
+  longer = tiny(max_position=24)
+  fresh = make(longer, seed=1)
+  with pytest.raises(checkpoint.MismatchError, match='position'):
+    export.initial_params(path, shapes_of(fresh), model=longer, fresh=fresh)
+  longer.extend_positions = True
+  start = export.initial_params(
+      path, shapes_of(fresh), model=longer, fresh=fresh
+  )
+  got, new, old = (
+      p['embeddings']['position']['embedding'] for p in (start, fresh, params)
+  )
+  np.testing.assert_array_equal(got, np.concatenate([old, new[20:]]))

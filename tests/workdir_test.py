@@ -111,3 +111,30 @@ def test_the_optimizer_may_change_when_that_is_asked_for(tmp_path):
     workdir.open_for(str(tmp_path), config, phases_of(config), step=1)
   config.reset_optimizer = True
   workdir.open_for(str(tmp_path), config, phases_of(config), step=1)
+
+
+def test_accumulation_in_a_phase_may_change(tmp_path):
+  config = common.base()
+  config.phases = ({'name': 'a', 'accum_steps': 4, 'seed': 1},)
+  workdir.open_for(str(tmp_path), config, phases_of(config))
+  config.phases = ({'name': 'a', 'accum_steps': 8, 'seed': 1},)
+  assert workdir.open_for(str(tmp_path), config, phases_of(config), 1) == []
+  config.phases = ({'name': 'a', 'accum_steps': 8, 'seed': 2},)
+  with pytest.raises(ValueError, match='phases'):
+    workdir.open_for(str(tmp_path), config, phases_of(config), 1)
+
+
+def test_parameters_of_another_vocabulary_are_refused(tmp_path):
+  def data(sha256):
+    return types.SimpleNamespace(
+        class_names=None, identity=lambda: {'vocab_sha256': sha256}
+    )
+
+  config = common.base()
+  [phase] = phases_of(config)
+  phase.data = data('one')
+  workdir.open_for(str(tmp_path), config, [phase])
+  workdir.check_vocabulary(str(tmp_path), data('one'))
+  workdir.check_vocabulary(None, data('two'))
+  with pytest.raises(ValueError, match='another vocabulary'):
+    workdir.check_vocabulary(str(tmp_path), data('two'))

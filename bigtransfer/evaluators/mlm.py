@@ -44,15 +44,19 @@ class Evaluator:
     def of(weights, values):
       return jnp.sum(jnp.where(weights > 0, weights * values, 0))
 
+    def count(weights, hits=1):
+      # As integers: float32 counts to 16 million only.
+      return jnp.sum(((weights > 0) & (hits > 0)).astype(jnp.int32))
+
     new = {
-        'predictions': jnp.sum(weights),
+        'predictions': count(weights),
         'mlm_loss': of(weights, words.loss),
-        'mlm_hits': of(weights, words.hit),
+        'mlm_hits': count(weights, words.hit),
         'unigram_loss': of(weights, -self._log_unigram[ids]),
-        'unigram_hits': of(weights, ids == self._most_frequent),
-        'examples': jnp.sum(mask),
+        'unigram_hits': count(weights, ids == self._most_frequent),
+        'examples': count(mask),
         'nsp_loss': of(mask, pairs.loss),
-        'nsp_hits': of(mask, pairs.hit),
+        'nsp_hits': count(mask, pairs.hit),
     }
     return jax.tree.map(jnp.add, totals, new)
 
@@ -64,7 +68,10 @@ class Evaluator:
     """
     names = ('predictions', 'mlm_loss', 'mlm_hits', 'unigram_loss',
              'unigram_hits', 'examples', 'nsp_loss', 'nsp_hits')
-    totals = {name: jnp.zeros((), jnp.float32) for name in names}
+    totals = {
+        name: jnp.zeros((), 'float32' if name.endswith('loss') else 'int32')
+        for name in names
+    }
     for batch in self._batches():
       totals = self._add(totals, params, model_state, batch)
     t = {name: float(value) for name, value in jax.device_get(totals).items()}
@@ -78,7 +85,8 @@ class Evaluator:
         'loss': mlm_loss + t['nsp_loss'] / examples,
         'mlm_loss': mlm_loss,
         'mlm_accuracy': t['mlm_hits'] / words,
-        'perplexity': math.exp(mlm_loss),
+        # A network that diverged is past what a float holds.
+        'perplexity': math.exp(mlm_loss) if mlm_loss < 700 else math.inf,
         'unigram_loss': t['unigram_loss'] / words,
         'unigram_accuracy': t['unigram_hits'] / words,
         'nsp_loss': t['nsp_loss'] / examples,

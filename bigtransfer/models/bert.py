@@ -47,6 +47,10 @@ def build(config: Any) -> Model:
   Dropout, if `train`, follows from `rng` and `batch['row']`, each example's row
   in the global batch, and from nothing else.
 
+  The position table has `max_position` rows whatever the length: rows that no
+  input reaches get no gradient, and of weight decay what every row gets, as in
+  the original, which moves them a little.
+
   Raises ValueError, before any computation, for what it does not accept, and
   when traced for inputs of impossible shapes.
   """
@@ -259,8 +263,9 @@ def train_flops(config: Any, length: int, predictions: int) -> float:
   """
   sizes = size(config)
   h = sizes.hidden
-  projections = 4 * h * h if sizes.mixing == 'attention' else 0
-  weights = sizes.layers * (projections + 2 * h * sizes.ffn)
-  mixing = 12 * sizes.layers * h * length**2 if projections else 0
+  attending = {'attention': sizes.layers, 'hybrid': 2, 'fourier': 0}
+  attending = attending[sizes.mixing]
+  weights = attending * 4 * h * h + sizes.layers * 2 * h * sizes.ffn
+  mixing = 12 * attending * h * length**2
   head = 6 * (h * config.vocab_size + h * h) * predictions
   return 6.0 * weights * length + mixing + head

@@ -21,7 +21,8 @@ def section(**changes) -> ml_collections.ConfigDict:
   """The model section of BERT-base, pretrained on the released vocabulary."""
   config = ml_collections.ConfigDict({
       'name': 'bert', 'variant': 'base', 'vocab_size': 30522,
-      'vocab_multiple': 1, 'max_position': 512, 'dropout': 0.1,
+      'vocab_multiple': 1, 'max_position': 512,
+      'extend_positions': False, 'dropout': 0.1,
       'attention_dropout': 0.1, 'mixing': 'attention', 'head': 'pretraining',
       'gelu': 'tanh', 'layers': 0, 'hidden': 0, 'heads': 0, 'ffn': 0,
       'dtype': 'float32', 'remat': 'none', 'scan': True, 'num_classes': None,

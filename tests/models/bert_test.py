@@ -450,3 +450,11 @@ def test_impossible_inputs_are_refused_when_traced(changes, message):
         lambda p, b: model.apply(p, {}, b, train=False), params,
         batch(**changes),
     )
+
+
+def test_train_flops_are_those_of_the_published_formula():
+  """BERT-Large: 2.406e11 at 128 with 20 predictions, 1.020e12 at 512, 76."""
+  large = tiny(variant='large', layers=0, hidden=0, heads=0, ffn=0,
+               vocab_size=30522)  # fmt: skip
+  assert bert.train_flops(large, 128, 20) == pytest.approx(2.406e11, rel=1e-3)
+  assert bert.train_flops(large, 512, 76) == pytest.approx(1.020e12, rel=2e-3)
