@@ -39,6 +39,9 @@ mlperf        Phase 2 alone, by MLPerf's reference points: `batch` is 256, 448,
               model.ckpt-28252, made a .safetensors file by python -m
               input_pipeline.tf_checkpoint, with --config.init_from.
 laptop        For the tiny sizes on the speeches; the default without `data`.
+              tiny: masked-word loss 6.01 and accuracy 0.150 after the first
+              phase, 6.04 and 0.148 at 512, on speeches held out, where the
+              unigram model has 6.47 and 0.072; five minutes on two cores.
 """
 
 from configs import common
@@ -216,9 +219,10 @@ def _laptop(c, args):
   c.schedule.decay_from = 'warmup'
   c.schedule.warmup = '10%'
   c.log_every = 20
+  c.eval_every = '50%'
   c.phases = (
-      _phase(args, 128, 64, 2000, optimizer__learning_rate=1e-2),
-      _phase(args, 512, 16, 400, optimizer__learning_rate=2e-3),
+      _phase(args, 128, 32, 800, optimizer__learning_rate=3e-2),
+      _phase(args, 512, 8, 150, optimizer__learning_rate=1e-2),
   )
 
 
