@@ -1,5 +1,6 @@
 """What a run writes down: metrics, timing, the ledger, the progress line."""
 
+import collections
 import contextlib
 import json
 import math
@@ -152,7 +153,10 @@ class Progress:
   ):
     self._timing = JsonLines(os.path.join(workdir, 'timing.jsonl'), step)
     self._total, self._batch_size, self._devices = total, batch_size, devices
-    self._step, self._time = step, time.monotonic()
+    # (step, seconds of training) of the last updates. Metrics come late, all
+    # that is left at once before an evaluation: over two updates, the rate
+    # does not jump there.
+    self._marks = collections.deque([(step, time.monotonic())], maxlen=2)
     self._out = out or sys.stderr
     self._pause = 0.0
     self._printed = -1.0
@@ -165,11 +169,12 @@ class Progress:
     self._pause += time.monotonic() - begin
 
   def update(self, step: int, values: Mapping[str, float], *, last=False):
-    """Writes the rate since the last update; prints once a second."""
+    """Writes the rate of the last two updates; prints once a second."""
     now = time.monotonic()
-    seconds = max(now - self._time - self._pause, 1e-9)
-    rate = (step - self._step) / seconds
-    self._step, self._time, self._pause = step, now, 0.0
+    begin, since = self._marks[0]
+    seconds = now - self._pause
+    rate = (step - begin) / max(seconds - since, 1e-9)
+    self._marks.append((step, seconds))
     examples = rate * self._batch_size
     self._timing.write(step=step, examples_per_second=round(examples, 2))
     if now - self._printed < 1 and not last:
