@@ -44,19 +44,21 @@ class Evaluator:
     def of(weights, values):
       return jnp.sum(jnp.where(weights > 0, weights * values, 0))
 
-    def count(weights, hits=1):
+    def count(which):
       # As integers: float32 counts to 16 million only.
-      return jnp.sum(((weights > 0) & (hits > 0)).astype(jnp.int32))
+      return jnp.sum(which.astype(jnp.int32))
+
+    used, real = weights > 0, mask > 0
 
     new = {
-        'predictions': count(weights),
+        'predictions': count(used),
         'mlm_loss': of(weights, words.loss),
-        'mlm_hits': count(weights, words.hit),
+        'mlm_hits': count(used & (words.hit > 0)),
         'unigram_loss': of(weights, -self._log_unigram[ids]),
-        'unigram_hits': count(weights, ids == self._most_frequent),
-        'examples': count(mask),
+        'unigram_hits': count(used & (ids == self._most_frequent)),
+        'examples': count(real),
         'nsp_loss': of(mask, pairs.loss),
-        'nsp_hits': count(mask, pairs.hit),
+        'nsp_hits': count(real & (pairs.hit > 0)),
     }
     return jax.tree.map(jnp.add, totals, new)
 

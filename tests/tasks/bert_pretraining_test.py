@@ -8,8 +8,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bigtransfer import config as config_lib
+from bigtransfer import program, tasks
 from bigtransfer import state as state_lib
-from bigtransfer import tasks
 from bigtransfer.train_step import make_train_step
 from configs import common
 
@@ -144,3 +145,45 @@ def test_another_head_is_refused():
   config.model.head = 'span'
   with pytest.raises(ValueError, match="head='span'.*needs 'pretraining'"):
     tasks.build('bert_pretraining', config, Linear())
+
+
+def test_a_batch_of_4096_by_accumulation_is_one_batch_of_4096():
+  """The real network, with dropout, uneven masks and a step of LAMB."""
+  size, length, most = 4096, 8, 3
+  config = common.base()
+  config.task = 'bert_pretraining'
+  config.batch_size, config.total_steps = size, 10
+  config.model.name, config.model.vocab_size = 'bert', 50
+  config.model.layers, config.model.hidden = 2, 16
+  config.model.heads, config.model.ffn = 2, 32
+  config.model.variant = 'tiny'
+  config.optimizer.name, config.optimizer.learning_rate = 'lamb', 0.1
+  rng = np.random.default_rng(0)
+  ids = rng.integers(5, 50, (size, length)).astype(np.int32)
+  weights = np.arange(most) < rng.integers(0, most + 1, (size, 1))
+  batch = {
+      'input_ids': ids,
+      'input_mask': np.ones_like(ids),
+      'segment_ids': np.zeros_like(ids),
+      'masked_lm_positions': np.tile(np.int32([1, 3, 5]), (size, 1)),
+      'masked_lm_ids': ids[:, [1, 3, 5]],
+      'masked_lm_weights': weights.astype(np.float32),
+      'next_sentence_labels': rng.integers(0, 2, size).astype(np.int32),
+      'mask': np.ones(size, np.float32),
+  }
+  mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ('data', 'model'))
+  ends = []
+  for accum_steps in (1, 64):
+    config.accum_steps = accum_steps
+    spec = {k: (v.shape, v.dtype) for k, v in batch.items()}
+    built = program.build(config_lib.resolve(config, 10**6), spec, mesh)
+    state, metrics = built.step(built.init(), batch)
+    metrics = dict(zip(built.metric_names, metrics.tolist(), strict=True))
+    ends.append((jax.device_get(state.params), metrics))
+  (whole, one), (split, other) = ends
+  for name in ('loss', 'mlm_accuracy', 'nsp_loss', 'grad_norm'):
+    assert other[name] == pytest.approx(one[name], rel=1e-5)
+  for a, b in zip(
+      jax.tree.leaves(whole), jax.tree.leaves(split), strict=True
+  ):
+    np.testing.assert_allclose(a, b, atol=2e-4)
