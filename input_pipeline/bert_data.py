@@ -41,6 +41,7 @@ _PREDICTIONS = {128: 20, 512: 80}
 # it has documents enough for both.
 _LARGE, _HELD_OUT = 100_000_000, 0.01
 _MANY_OF_ONE = 0.5  # documents of one sentence
+_MANY_UNKNOWN = 0.1  # tokens; English text under an English vocabulary has 1 %
 # Google's default for masks that are fixed; others come anew each epoch.
 _COPIES = {'runtime': 1, 'static': 10}
 
@@ -219,6 +220,13 @@ def _make(args, paths, made_of):
         f'warning: {share:.0%} of documents have one sentence; their pairs are'
         ' all random, with label 1. Sentences are lines, and a blank line ends'
         ' a document (for paragraphs on a line: --split_sentences)',
+        file=sys.stderr,
+    )
+  unknown = metadata['share_unknown_tokens']
+  if unknown >= _MANY_UNKNOWN:
+    print(
+        f'warning: {unknown:.0%} of tokens are [UNK]: is {args.vocab} the'
+        ' vocabulary of this text?',
         file=sys.stderr,
     )
   return metadata

@@ -140,14 +140,16 @@ def _summary(made, splits):
   shards = {k: v for m in made for k, v in m['files'].items()}
   documents = sum(m['documents'] for m in made)
   one = sum(m['one_sentence'] for m in made)
+  tokens, unknown = (sum(m[k] for m in made) for k in ('tokens', 'unknown'))
   return {
       'num_examples': {
           split: sum(n for k, (n, _) in shards.items() if k.startswith(split))
           for split in splits
       },
       'num_documents': documents,
-      'num_tokens': sum(m['tokens'] for m in made),
+      'num_tokens': tokens,
       'share_one_sentence_documents': one / max(documents, 1),
+      'share_unknown_tokens': unknown / max(tokens, 1),
       'shards': dict(sorted(shards.items())),
   }
 
@@ -158,6 +160,11 @@ def _missing(metadata):
     names = [name for name, _, _ in metadata['inputs']]
     few = ', '.join(names[:3]) + (', ...' if len(names) > 3 else '')
     return f'nothing was written: there is no text in {few}'
+  if metadata['share_unknown_tokens'] == 1:
+    return (
+        'nothing was written: all tokens are [UNK]; the vocabulary has no word'
+        ' of this text'
+    )
   for split, count in metadata['num_examples'].items():
     if not count:
       return (

@@ -52,12 +52,14 @@ def write(
     advance: called with the bytes of text that were done.
 
   Returns:
-    {'files': {name: [records, bytes]}, 'documents', 'one_sentence', 'tokens'},
-    documents and their WordPiece tokens counted once, whatever the duplicates.
+    {'files': {name: [records, bytes]}, 'documents', 'one_sentence', 'tokens',
+    'unknown'}: documents, their WordPiece tokens and those of them that are
+    [UNK] counted once, whatever the duplicates.
 
   Raises ValueError for a split of a single document.
   """
-  made = {'files': {}, 'documents': 0, 'one_sentence': 0, 'tokens': 0}
+  made = {'files': {}, 'documents': 0, 'one_sentence': 0}
+  made |= {'tokens': 0, 'unknown': 0}
   files = {s: options.file(s, shard) for s in options.splits}
   writers = {
       s: bert_records.Writer(f, options.container) for s, f in files.items()
@@ -74,7 +76,8 @@ def write(
             for split, own in documents.items()
         }
       if copy == 0:
-        _count(made, [d for own in documents.values() for d in own])
+        everything = [d for own in documents.values() for d in own]
+        _count(made, everything, options.tokenizer().unk_id)
       for split, own in documents.items():
         if not own:
           continue
@@ -146,11 +149,12 @@ def _others(options, block, split, own):
   return found
 
 
-def _count(made, documents):
+def _count(made, documents, unk_id):
   made['documents'] += len(documents)
   for document in documents:
     made['one_sentence'] += len(document.bounds) == 2
     made['tokens'] += len(document.tokens)
+    made['unknown'] += int((document.tokens == unk_id).sum())
 
 
 def _save(path, made):

@@ -380,3 +380,13 @@ def test_a_second_length_has_a_folder_of_its_own(tmp_path, vocab):
     assert max(len(e['input_ids']) for e in examples(folder)) == length
   most = ('--max_predictions_per_seq', '3')
   assert run(text, vocab, out, *options, *most) == 2
+
+
+def test_a_vocabulary_of_another_text_is_told(tmp_path, vocab, capfd):
+  text = tmp_path / 'text.txt'
+  text.write_text('w0x other other\nw0x a\n\nw1x b\nother w1x\n')
+  assert run(text, vocab, tmp_path / 'some', '--workers', '1') == 0
+  assert '33% of tokens are [UNK]' in capfd.readouterr().err
+  text.write_text('other words\n\nand more\n')
+  assert run(text, vocab, tmp_path / 'none', '--workers', '1') == 1
+  assert 'all tokens are [UNK]' in capfd.readouterr().err
