@@ -187,7 +187,9 @@ class CheckpointManager:
       self.wait()
     finally:
       self._thread.shutdown()
-      self._manager.close()
+      # Where a save failed, Orbax says so once more.
+      with _explained(f'saving a checkpoint in {self.directory}'):
+        self._manager.close()
 
   def __enter__(self):
     return self

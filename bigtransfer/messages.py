@@ -81,7 +81,7 @@ def closing(
         f' --workdir {workdir}-finetuned'
     )
   else:
-    then = f'{python} -m bigtransfer.main --help'
+    then = None
   return '\n'.join([
       f'done: {result.step:,} steps',
       *(
@@ -92,6 +92,6 @@ def closing(
       f'checkpoint: {os.path.join(workdir, "checkpoints", str(result.step))}',
       *(f'plot: {path}' for path in plots),
       'next, try',
-      f'  {then}',
+      *([f'  {then}'] if then else []),
       f'  {python} -m bigtransfer.report {workdir}',
   ])
