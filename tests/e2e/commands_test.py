@@ -132,7 +132,8 @@ def test_the_plan_shows_config_and_rate_without_a_workdir(capsys):
   assert 'phase train: 3 steps of 16 examples' in out
   assert 'config.optimizer: ' in out and 'learning_rate=0.1 ' in out
   assert main.main([*SMOKE, '--help_config']) == 0
-  assert 'optimizer.momentum = 0.9\n    Of sgd.' in capsys.readouterr().out
+  out = capsys.readouterr().out
+  assert 'optimizer.momentum = 0.9\n    Of sgd and lars.' in out
 
 
 def test_phases_run_in_order_in_one_workdir(tmp_path, capsys):
