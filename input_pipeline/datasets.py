@@ -96,7 +96,7 @@ def batches(source, rows, chain, *, size, skip, threads):
     image = chain.many(row['record']['image'], row['bits'])
     return _example(row, row['record'], image)
 
-  threads = threads or _cores()
+  threads = threads or cores()
   if chain.batched and source.features['image'].dtype != tf.string:
     data = rows.map(many, threads).rebatch(size)
   else:
@@ -107,7 +107,7 @@ def batches(source, rows, chain, *, size, skip, threads):
       data = _in_two(source, rows, chain, chunk, size, threads)
     else:
       data = rows.map(one, threads).batch(size)
-  return data.with_options(_options(threads))
+  return data.with_options(options(threads))
 
 
 def _chunk(source, rows, chain):
@@ -172,19 +172,21 @@ def _guarded(rows, one, threads):
   return rows.interleave(guard, threads, 1, threads)
 
 
-def _options(threads):
-  options = tf.data.Options()
-  options.deterministic = True
-  options.autotune.enabled = False
-  options.threading.private_threadpool_size = threads
-  options.threading.max_intra_op_parallelism = 1
+def options(threads):
+  """Returns the tf.data options of a pipeline with a pool of `threads`."""
+  result = tf.data.Options()
+  result.deterministic = True
+  result.autotune.enabled = False
+  result.threading.private_threadpool_size = threads
+  result.threading.max_intra_op_parallelism = 1
   # Every thread copies its own examples into the batch: one alone could not
   # keep up with many cores.
-  options.experimental_optimization.map_and_batch_fusion = True
-  return options
+  result.experimental_optimization.map_and_batch_fusion = True
+  return result
 
 
-def _cores():
+def cores():
+  """Returns how many cores this process may use."""
   if hasattr(os, 'sched_getaffinity'):  # Linux: the cores of this process.
     return len(os.sched_getaffinity(0))
   return os.cpu_count()

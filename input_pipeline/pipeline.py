@@ -6,16 +6,11 @@ padding (whose id is -1) and for a bad image. In evaluation a label of -1 means
 unlabelled.
 """
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
+from input_pipeline import batches, sources
 from input_pipeline import cache as cache_lib
-from input_pipeline import datasets, order, sources
 from input_pipeline import reader as reader_lib
-from input_pipeline.host import tf
 
 BadImage = reader_lib.BadImage
 
@@ -35,7 +30,7 @@ def train_batches(
     cache: str = 'none',
     shuffle_buffer: int = 16384,
     lanes: int = 0,
-) -> 'TrainBatches':
+) -> batches.TrainBatches:
   """Returns the endless iterator of training batches from `start_step` on.
 
   Args:
@@ -57,7 +52,7 @@ def train_batches(
   Raises:
     ValueError: for an unknown operation or option or sizes that do not fit.
   """
-  return TrainBatches(
+  return batches.TrainBatches(
       reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
       start_step,
       batch_size=batch_size,
@@ -78,13 +73,13 @@ def eval_batches(
     threads: int = 0,
     prefetch: int = 2,
     cache: str = 'none',
-) -> 'EvalBatches':
+) -> batches.EvalBatches:
   """Returns a finite EvalBatches with each example exactly once.
 
   Arguments are those of `train_batches`; a `batch_size` that the processes do
   not divide is rounded up.
   """
-  return EvalBatches(
+  return batches.EvalBatches(
       reader_lib.Reader(source, ops, bad_images, threads, prefetch, cache),
       -(-batch_size // process_count) * process_count,
       (process_index, process_count),
@@ -131,7 +126,7 @@ class Data:
         'image_shape': self._image_shape,
     }
 
-  def train(self, config: Any, start_step: int = 0) -> 'TrainBatches':
+  def train(self, config: Any, start_step: int = 0) -> batches.TrainBatches:
     """Returns the TrainBatches of `config`, a phase's, from `start_step` on."""
     data = config.data
     return train_batches(
@@ -146,7 +141,9 @@ class Data:
         **self._process,
     )
 
-  def evaluate(self, config: Any, split: str | None = None) -> 'EvalBatches':
+  def evaluate(
+      self, config: Any, split: str | None = None
+  ) -> batches.EvalBatches:
     """Returns the EvalBatches of `split`, by default `data.eval_split`."""
     data, split = config.data, split or config.data.eval_split
     batch_size = config.eval_batch_size or config.batch_size
@@ -172,117 +169,5 @@ class Data:
     return self._sources[key]
 
 
-class TrainBatches:
-  """Endless iterator over batches.
-
-  Attributes:
-    spec: {key: (shape, dtype)} of the global batch.
-    bad: [(id, where)] of the images skipped so far, each once.
-  """
-
-  def __init__(self, reader, start_step, *, batch_size, process, **kwargs):
-    self._reader = reader
-    self._step = start_step
-    self._local = order.local_size(batch_size, *process)
-    self._rows_from = functools.partial(
-        datasets.train_rows,
-        reader.source,
-        draws=reader.chain.draws,
-        batch_size=batch_size,
-        process=process,
-        **kwargs,
-    )
-    data = reader.batches(self._rows_from(start_step=start_step), self._local)
-    self.spec = _spec(data, batch_size)
-    self.bad = []
-    self._iterator = data.as_numpy_iterator()
-
-  def __iter__(self):
-    return self
-
-  def __next__(self) -> dict[str, np.ndarray]:
-    if self._iterator is None:
-      raise ValueError('these batches are closed')
-    try:
-      batch = next(self._iterator)
-    except tf.errors.OpError as error:
-      rows = self._rows_from(start_step=self._step)
-      raise self._reader.explain(rows, 0, self._local, error) from None
-    self._step += 1
-    skipped = self._reader.check(batch, lowest=0)
-    self.bad += [one for one in skipped if one not in self.bad]
-    return batch
-
-  def close(self):
-    """Stops reading and frees the buffers."""
-    self._iterator = None
-
-
-class EvalBatches:
-  """Finite and re-iterable; has the same length on every process.
-
-  Attributes:
-    spec: {key: (shape, dtype)} of the global batch.
-    num_examples: over all processes.
-    bad: [(id, where)] of the images skipped in the latest pass.
-  """
-
-  def __init__(self, reader, batch_size, process):
-    self._reader = reader
-    self._local = batch_size // process[1]
-    self._rows, _ = datasets.eval_rows(
-        reader.source,
-        draws=reader.chain.draws,
-        batch_size=batch_size,
-        process=process,
-    )
-    self._data = reader.batches(self._rows, self._local)
-    self.spec = _spec(self._data, batch_size)
-    self.num_examples = len(reader.source)
-    self.bad = []
-    self._length = -(-self.num_examples // batch_size)
-
-  def __len__(self) -> int:
-    return self._length
-
-  def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-    self.bad = []
-    batches = self._data.as_numpy_iterator()
-    for step in range(self._length):
-      try:
-        batch = next(batches, None)
-      except tf.errors.OpError as error:
-        skip = step * self._local
-        raise self._reader.explain(
-            self._rows, skip, self._local, error
-        ) from None
-      if batch is not None:
-        self.bad += self._reader.check(batch, lowest=-1)
-      yield self._padded(batch or {})
-
-  def _padded(self, batch):
-    def pad(key, shape, dtype):
-      have = batch.get(key, np.zeros((0, *shape), dtype))
-      if len(have) == self._local:
-        return have
-      rest = np.zeros((self._local - len(have), *shape), dtype)
-      return np.concatenate([have, rest - 1 if key == 'id' else rest])
-
-    return {k: pad(k, s[1:], dtype) for k, (s, dtype) in self.spec.items()}
-
-
 def _options(data):
   return {k: data[k] for k in ('bad_images', 'threads', 'prefetch')}
-
-
-def _spec(data, batch_size):
-  spec = {
-      k: ((batch_size, *s.shape[1:]), s.dtype.as_numpy_dtype)
-      for k, s in data.element_spec.items()
-  }
-  if None in spec['image'][0]:
-    raise ValueError(
-        f'the operations leave the image size open, {spec["image"][0]}:'
-        ' end with a resize or a crop'
-    )
-  return spec

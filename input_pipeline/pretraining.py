@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from input_pipeline import (
+    batches,
     datasets,
     pretraining_folder,
     record_batches,
@@ -71,10 +72,10 @@ class Data:
 
   def train(
       self, config: Any, start_step: int = 0
-  ) -> record_batches.TrainBatches:
+  ) -> batches.TrainBatches:
     """Returns the batches of `config`, a phase's, from `start_step` on."""
     data = config.data
-    return record_batches.TrainBatches(
+    return batches.TrainBatches(
         self._reader(self._train, data),
         start_step,
         batch_size=config.batch_size,
@@ -85,7 +86,7 @@ class Data:
 
   def evaluate(
       self, config: Any, split: str | None = None
-  ) -> record_batches.EvalBatches:
+  ) -> batches.EvalBatches:
     """Returns `split`, by default `data.eval_split`.
 
     Each example comes once, in batches of `eval_batch_size`, rounded up to
@@ -98,7 +99,7 @@ class Data:
       source = self._folder.source(split)
       if data.eval_examples:
         source = source.first(data.eval_examples)
-      self._evaluations[key] = record_batches.EvalBatches(
+      self._evaluations[key] = batches.EvalBatches(
           self._reader(source, data),
           batch_size=batch_size,
           process=self._process,

@@ -2,8 +2,8 @@
 
 import re
 
+from input_pipeline import batches, datasets, records
 from input_pipeline import cache as cache_lib
-from input_pipeline import datasets, records
 from input_pipeline import ops as ops_lib
 from input_pipeline.host import tf
 
@@ -30,6 +30,7 @@ class Reader:
           f'the images are encoded: {ops!r} must begin with decode or'
           ' decode_inception_crop'
       )
+    self.draws = self.chain.draws
     self._skip = bad_images == 'skip'
     self._threads = threads
     self._prefetch = prefetch
@@ -44,6 +45,16 @@ class Reader:
         threads=self._threads,
     )
     return data.prefetch(self._prefetch)
+
+  def spec(self, data, batch_size):
+    """Returns {key: (shape, dtype)}; raises ValueError for an open size."""
+    spec = batches.spec(data, batch_size)
+    if None in spec['image'][0]:
+      raise ValueError(
+          f'the operations leave the image size open, {spec["image"][0]}:'
+          ' end with a resize or a crop'
+      )
+    return spec
 
   def check(self, batch, lowest):
     """Returns [(id, where)] of the images left out of `batch`.

@@ -143,21 +143,13 @@ def lamb(
     TypeError: an unknown option.
   """
   options = check(Options(**options))
-
-  def core(params):
-    factors = trust_ratio.by_rules(decay_rules, params, 'decay_rules')
-    adapts = trust_ratio.by_rules(adapt_rules, params, 'adapt_rules')
-    return scale_by_lamb(
-      lambda path: weight_decay * factors[path], adapts.__getitem__, options
-    )
-
-  return optax.chain(
-    optax.GradientTransformation(
-      lambda params: core(params).init(params),
-      lambda grads, state, params: core(params).update(grads, state, params),
-    ),
-    optax.scale_by_learning_rate(learning_rate),
+  core = trust_ratio.by_path(
+    lambda decay, adapt: scale_by_lamb(decay, adapt, options),
+    weight_decay,
+    decay_rules,
+    adapt_rules,
   )
+  return optax.chain(core, optax.scale_by_learning_rate(learning_rate))
 
 
 def scale_by_lamb(

@@ -79,19 +79,14 @@ def lars(
     TypeError: an unknown option.
   """
   options = check(Options(**options))
-
-  def core(params):
-    factors = trust_ratio.by_rules(decay_rules, params, 'decay_rules')
-    adapts = trust_ratio.by_rules(adapt_rules, params, 'adapt_rules')
-    return scale_by_lars(
-      lambda path: weight_decay * factors[path], adapts.__getitem__, options
-    )
-
+  core = trust_ratio.by_path(
+    lambda decay, adapt: scale_by_lars(decay, adapt, options),
+    weight_decay,
+    decay_rules,
+    adapt_rules,
+  )
   return optax.chain(
-    optax.GradientTransformation(
-      lambda params: core(params).init(params),
-      lambda grads, state, params: core(params).update(grads, state, params),
-    ),
+    core,
     optax.scale_by_learning_rate(learning_rate),
     momentum_after_rate(options),
   )

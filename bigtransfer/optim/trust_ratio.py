@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bigtransfer import trees
 
@@ -77,7 +78,30 @@ def norms(opt_state) -> dict[str, dict[str, jax.Array]] | None:
   return {k: dict(trees.flatten(v)) for k, v in found._asdict().items()}
 
 
-def by_rules(rules, params, what):
+def by_path(scale_by, weight_decay, decay_rules, adapt_rules):
+  """Returns a transformation that knows its paths once it sees parameters.
+
+  Args:
+    scale_by: (path -> decay, path -> adapted) -> transformation.
+    weight_decay: times the value that `decay_rules` give.
+    decay_rules: (regular expression, factor) pairs or None, see `_by_rules`.
+    adapt_rules: the same for the trust ratio.
+  """
+
+  def core(params):
+    factors = _by_rules(decay_rules, params, 'decay_rules')
+    adapts = _by_rules(adapt_rules, params, 'adapt_rules')
+    return scale_by(
+      lambda path: weight_decay * factors[path], adapts.__getitem__
+    )
+
+  return optax.GradientTransformation(
+    lambda params: core(params).init(params),
+    lambda grads, state, params: core(params).update(grads, state, params),
+  )
+
+
+def _by_rules(rules, params, what):
   """Returns path -> value, None being the default: no biases, no scales."""
   paths = [path for path, _ in trees.flatten(params)]
   if rules is None:

@@ -15,7 +15,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from bigtransfer import main, metrics  # noqa: E402
-from input_pipeline import pipeline  # noqa: E402
+from input_pipeline import batches  # noqa: E402
 
 SIGNALS = {'kill': signal.SIGKILL, 'term': signal.SIGTERM}
 
@@ -32,7 +32,7 @@ def strike(fault, at):
 
 
 def record_ids(path):
-  read = pipeline.TrainBatches.__next__
+  read = batches.TrainBatches.__next__
 
   def read_and_record(self):
     step = self._step
@@ -42,7 +42,7 @@ def record_ids(path):
       f.write(json.dumps({'step': step, 'ids': ids}) + '\n')
     return batch
 
-  pipeline.TrainBatches.__next__ = read_and_record
+  batches.TrainBatches.__next__ = read_and_record
 
 
 if __name__ == '__main__':
