@@ -44,6 +44,7 @@ EXTRAS_REQUIRE = {
         'jaxtyping>=0.3.11',
         'pytest>=9',
         'pytest-xdist>=3.8',
+        'pyyaml>=6',
         'ruff>=0.17',
         'scikit-image>=0.26',  # real photos
         'tensorboardX>=2.6',
@@ -63,9 +64,12 @@ setuptools.setup(
     # Python 3.14 waits for TensorFlow.
     python_requires='>=3.11,<3.14',
     packages=setuptools.find_packages(
-        include=['bigtransfer*', 'input_pipeline*']
+        include=['bigtransfer*', 'input_pipeline*', 'launch*']
     ),
-    package_data={'input_pipeline': ['embedded/*']},
+    package_data={
+        'input_pipeline': ['embedded/*'],
+        'launch': ['*.sh', '*.txt', 'k8s/*', 'slurm/*'],
+    },
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
 )
