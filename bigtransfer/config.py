@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_collections
 
-from bigtransfer import durations
+from bigtransfer import durations, sharding
 from bigtransfer.optim import lamb, schedules
 
 # Durations by config path. `total_steps` comes first: percents refer to it.
@@ -53,6 +53,7 @@ FREE = (
     'print_plan',
     'reset_optimizer',
     'sharding',
+    'target',
     'tensorboard',
     'total_steps',
 )
@@ -113,6 +114,7 @@ def phases(config) -> list[tuple[str, Any]]:
       if key not in config.overridden:
         _set(phase, key, value)
     _fill_preset(phase)
+    _fill_layout(phase)
     phase.check()
     result.append((name, phase))
   return result
@@ -130,6 +132,25 @@ def _fill_preset(config):
     )
   for key, value in lamb.preset(name).items():
     config.optimizer.fill(key, value)
+
+
+def _fill_layout(config):
+  """The same for the layout, and the mesh that it is for."""
+  name = config.sharding.preset
+  if name is None:
+    return
+  for key, value in sharding.preset(name, config.model.name).items():
+    config.fill(key, value)
+  if name == 'fsdp':
+    config.fill('mesh.fsdp', -1)
+    if config.mesh.fsdp == -1:
+      config.fill('mesh.data', 1)
+  axis = {'fsdp': 'fsdp', 'tensor': 'model'}.get(name)
+  if axis and config.mesh[axis] == 1:
+    raise ValueError(
+        f'config.sharding.preset={name!r} splits over the {axis} axis, and'
+        f' config.mesh.{axis}=1; accepted: 2 or more, or -1'
+    )
 
 
 def resolve(config, num_examples: int | None) -> ml_collections.ConfigDict:
@@ -250,6 +271,11 @@ def to_text(config) -> str:
 
 def _is_section(value) -> bool:
   return isinstance(value, ml_collections.ConfigDict)
+
+
+def less(config, section: str) -> dict[str, Any]:
+  """Returns a config without a section, for comparing; JSON values."""
+  return {k: v for k, v in json.loads(to_json(config)).items() if k != section}
 
 
 def differences(old, new, *, ignore: Sequence[str] = FREE) -> list[str]:

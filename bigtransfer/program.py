@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bigtransfer import models, sharding, tasks
+from bigtransfer import models, reduction, sharding, tasks
 from bigtransfer import state as state_lib
 from bigtransfer.optim import factory, schedules
 from bigtransfer.train_step import make_train_step
@@ -99,6 +99,7 @@ def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
       seed=config.seed,
       learning_rate=lambda state: schedule(factory.clock(state)),
       state_shardings=shardings,
+      layout=_layout(shapes.params, shardings.params, mesh, config.sharding),
   )
   abstract = jax.tree.map(
       lambda x, s: x.update(sharding=s), shapes, shardings
@@ -116,6 +117,11 @@ def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
       batch_sharding=batch_sharding,
       batch_spec=batch_spec,
   )
+
+
+def _layout(shapes, shardings, mesh, config):
+  grads = sharding.gradient_shardings(shapes, mesh, config)
+  return reduction.Layout(mesh, shardings, grads, config.reduce_dtype)
 
 
 def _check_norms(config):

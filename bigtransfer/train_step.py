@@ -9,7 +9,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigtransfer import trees
+from bigtransfer import reduction, trees
 from bigtransfer.state import TrainState
 
 
@@ -24,6 +24,7 @@ def make_train_step(
     seed: int = 0,
     learning_rate: Callable[[Any], jax.Array] | None = None,
     state_shardings: Any = None,
+    layout: reduction.Layout | None = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
   """Returns the jitted step, which donates its state.
 
@@ -41,7 +42,7 @@ def make_train_step(
       batch that `loss` gets has `row` [b], each example's row in the global
       batch: what it draws from `rng` it must draw by row.
     tx: the optimizer.
-    mesh: with a 'data' axis, over which batches are split.
+    mesh: as `mesh.make` makes it; batches are split over 'data' and 'fsdp'.
     accum_steps: micro-batches per step; divides the batch per device.
     nonfinite: 'stop' or 'skip'; both freeze the state, see above.
     ema_decay: decay of `state.ema`; None where there is none.
@@ -49,6 +50,7 @@ def make_train_step(
     learning_rate: of the next update by optimizer state, for the metric `lr`.
     state_shardings: layout of the returned state; None = as the compiler
       chooses.
+    layout: how gradients come together; None = of whole parameters, in float32.
 
   Returns:
     A function to (state, metrics): float32 scalars `loss`, `grad_norm`,
@@ -62,6 +64,7 @@ def make_train_step(
   if nonfinite not in ('stop', 'skip'):
     raise ValueError(f"nonfinite={nonfinite!r}; accepted: 'stop', 'skip'")
   prepare = getattr(task, 'prepare', lambda batch, rng: batch)
+  layout = layout or reduction.Layout(mesh)
 
   def step(state: TrainState, batch):
     rng = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -72,15 +75,11 @@ def make_train_step(
     rows = len(jax.tree.leaves(batch)[0])
     batch = batch | {'row': jnp.arange(rows, dtype=jnp.uint32)}
     grads, loss, metrics, model_state = _gradients(
-        task, state, batch, rng, accum_steps, mesh
+        task, state, batch, rng, accum_steps, layout
     )
-    grad_norm, nonfinite_leaf = _norm_and_culprit(grads)
+    grad_norm, culprit = _norm_and_culprit(grads)
     good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    metrics = metrics | {
-        'loss': loss,
-        'grad_norm': grad_norm,
-        'nonfinite_leaf': nonfinite_leaf,
-    }
+    metrics |= dict(loss=loss, grad_norm=grad_norm, nonfinite_leaf=culprit)
     if learning_rate is not None:
       metrics['lr'] = learning_rate(state.opt_state)
     # Not a choice leaf by leaf, which reads the old leaves once more: 8 % of
@@ -132,7 +131,7 @@ def _norm_and_culprit(grads):
   return jnp.sqrt(jnp.sum(squares)), culprit
 
 
-def _gradients(task, state, batch, rng, accum_steps, mesh):
+def _gradients(task, state, batch, rng, accum_steps, layout):
   """Returns (gradient, loss, metrics, model_state) of the global batch."""
 
   def loss(params, model_state, batch, rng):
@@ -141,32 +140,20 @@ def _gradients(task, state, batch, rng, accum_steps, mesh):
     )
     return loss_sum, ((loss_sum, weight_sum, metrics), model_state)
 
-  def micro_step(model_state, batch):
-    grads, (sums, model_state) = jax.grad(loss, has_aux=True)(
-        state.params, model_state, batch, rng
-    )
-    return model_state, (grads, *sums)
+  def sums_of(params, model_state, batch, rng):
+    def micro_step(model_state, batch):
+      gathering = layout.with_gathers(loss, params)
+      grads, (sums, model_state) = jax.grad(gathering, has_aux=True)(
+          params, model_state, batch, rng
+      )
+      return model_state, (layout.place_partial(grads), sums)
 
-  if accum_steps == 1:
-    model_state, sums = micro_step(state.model_state, batch)
-  else:
-    batches = _split(batch, accum_steps, mesh)
-    shapes = jax.eval_shape(
-        lambda: micro_step(
-            state.model_state, jax.tree.map(lambda x: x[0], batches)
-        )[1]
-    )
+    return _accumulate(micro_step, model_state, batch, accum_steps, layout)
 
-    def accumulate(carry, batch):
-      model_state, sums = carry
-      model_state, new = micro_step(model_state, batch)
-      return (model_state, jax.tree.map(jnp.add, sums, new)), None
-
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (model_state, sums), _ = jax.lax.scan(
-        accumulate, (state.model_state, zeros), batches
-    )
-  grads, loss_sum, weight_sum, metrics = sums
+  model_state, (grads, sums) = layout.sum_over_devices(
+      sums_of, state.params, state.model_state, batch, rng
+  )
+  loss_sum, weight_sum, metrics = sums
   return (
       jax.tree.map(lambda g: _mean(g, weight_sum), grads),
       _mean(loss_sum, weight_sum),
@@ -175,12 +162,29 @@ def _gradients(task, state, batch, rng, accum_steps, mesh):
   )
 
 
+def _accumulate(micro_step, model_state, batch, accum_steps, layout):
+  """Returns the model state after all micro-batches, and their sums."""
+  if accum_steps == 1:
+    return micro_step(model_state, batch)
+  batches = _split(batch, accum_steps, layout)
+  first = jax.tree.map(lambda x: x[0], batches)
+  _, shapes = jax.eval_shape(micro_step, model_state, first)
+
+  def body(carry, batch):
+    model_state, sums = carry
+    model_state, new = micro_step(model_state, batch)
+    return (model_state, jax.tree.map(jnp.add, sums, new)), None
+
+  zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+  return jax.lax.scan(body, (model_state, zeros), batches)[0]
+
+
 def _mean(total, weight):
   # A batch without any weight has loss 0 and gradient 0, not 0/0.
   return total / jnp.where(weight > 0, weight, 1).astype(total.dtype)
 
 
-def _split(batch, accum_steps, mesh):
+def _split(batch, accum_steps, layout):
   """Splits [b, ...] into [accum_steps, b / accum_steps, ...].
 
   Row i goes to micro-batch i % accum_steps, so that every device splits the
@@ -189,9 +193,6 @@ def _split(batch, accum_steps, mesh):
 
   def split(x):
     x = x.reshape(x.shape[0] // accum_steps, accum_steps, *x.shape[1:])
-    x = jnp.swapaxes(x, 0, 1)
-    return jax.lax.with_sharding_constraint(
-        x, NamedSharding(mesh, P(None, 'data'))
-    )
+    return layout.place_micro_batches(jnp.swapaxes(x, 0, 1))
 
   return jax.tree.map(split, batch)

@@ -159,18 +159,20 @@ def rules(value: Kind) -> Kind:
   return kind._replace(accepts=accepts)
 
 
-def placement() -> Kind:
-  """Where a parameter lies: 'replicate', 'fsdp' or an axis per dimension."""
+def placement(*names: str) -> Kind:
+  """Where a parameter lies: a name, or a mesh axis or None per dimension."""
+  names = names or ('replicate', 'fsdp')
 
   def check(value):
     if isinstance(value, str):
-      _expect(value in ('replicate', 'fsdp'), ValueError)
+      _expect(value in names, ValueError)
       return value
     _expect(isinstance(value, tuple | list))
     _expect(all(axis is None or isinstance(axis, str) for axis in value))
     return tuple(value)
 
-  accepts = "'replicate', 'fsdp' or a tuple of mesh axes and None"
+  listed = ', '.join(map(repr, names))
+  accepts = f'{listed} or a tuple of mesh axes and None'
   return Kind(accepts, check, ast.literal_eval)
 
 

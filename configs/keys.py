@@ -32,6 +32,9 @@ def run(c):
   c.declare('platform', None, f.optional(f.choice('cpu', 'gpu', 'tpu')),
             'The run fails at once if this is not what JAX finds; None ='
             ' whatever is there.')
+  c.declare('target', None, f.optional(f.string()),
+            'The TPU slice that the recipe is for, such as v3-2048; read by'
+            ' the planner alone.')
   c.declare('init_from', None, f.optional(f.string()),
             'Parameters to start from: a workdir, a checkpoint folder or an'
             ' exported .safetensors file. A checkpoint of this workdir wins.')
@@ -243,20 +246,43 @@ def checkpoint(k):
 def devices(c):
   c.section('mesh', 'How devices are arranged; -1 = what remains.')
   c.mesh.declare('data', -1, f.integer(-1), 'Devices along the batch.')
-  c.mesh.declare('model', 1, f.integer(-1), 'Devices along the parameters.')
+  c.mesh.declare('fsdp', 1, f.integer(-1),
+                 'Devices along the batch, and along what fsdp splits.')
+  c.mesh.declare('model', 1, f.integer(-1),
+                 'Devices along the parameters, which share a batch.')
   c.section('sharding', 'How the state is laid over the mesh.')
+  c.sharding.declare('preset', None, f.optional(f.choice(
+      'replicate', 'zero1', 'fsdp', 'tensor')),
+                     'Values for rules, opt_state_rules and the mesh that are'
+                     ' not given otherwise, see bigtransfer/sharding.py.')
   c.sharding.declare('rules', (('.*', 'replicate'),), f.rules(f.placement()),
                      'Layout by parameter path.')
-  c.sharding.declare('opt_state_rules', (), f.rules(f.placement()),
+  c.sharding.declare('opt_state_rules', (),
+                     f.rules(f.placement('replicate', 'fsdp', 'zero')),
                      'Layout of optimizer moments; () = as the parameter.')
   c.sharding.declare('fsdp_min_size', 2**20, f.integer(0),
-                     'Elements below which fsdp replicates.')
+                     'Elements below which fsdp and zero split nothing.')
+  c.sharding.declare('reduce_dtype', 'float32',
+                     f.choice('float32', 'bfloat16'),
+                     'Type in which gradients are added up over devices, once'
+                     ' per step.')
   c.section('distributed', 'Several processes.')
-  c.distributed.declare('initialize', False, f.boolean(),
-                        'Call jax.distributed.initialize.')
+  c.distributed.declare('initialize', None, f.optional(f.boolean()),
+                        'Join other processes; None = if an address or a'
+                        ' number is given, and on a TPU, in a Slurm job of'
+                        ' several tasks and in an indexed Kubernetes job.')
   c.distributed.declare('coordinator_address', None, f.optional(f.string()),
                         'host:port of process 0; None = found by JAX.')
   c.distributed.declare('num_processes', None, f.optional(f.integer(1)),
                         'None = found by JAX.')
   c.distributed.declare('process_id', None, f.optional(f.integer(0)),
                         'None = found by JAX.')
+  c.distributed.declare('timeout', 50, f.integer(1),
+                        'Seconds that a process waits for the others at the'
+                        ' start.')
+  c.distributed.declare('heartbeat_timeout', 100, f.integer(1),
+                        'Seconds without a sign of life after which a process'
+                        ' counts as dead and the others end.')
+  c.distributed.declare('hang_seconds', 900, f.optional(f.integer(1)),
+                        'A process that makes no step for so long prints where'
+                        ' its threads are, and goes on; None = never.')

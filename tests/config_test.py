@@ -172,3 +172,52 @@ def test_the_command_line_holds_in_every_phase():
   config.override('batch_size', '4')
   assert [c.batch_size for _, c in config_lib.phases(config)] == [4, 4]
   assert [c.seed for _, c in config_lib.phases(config)] == [0, 3]
+
+
+def layout(**values):
+  config = common.base()
+  config.model.name = 'bert'
+  for key, value in values.items():
+    section, _, key = key.partition('_')
+    config[section][key] = value
+  [(_, phase)] = config_lib.phases(config)
+  return phase
+
+
+def test_a_layout_preset_fills_what_nobody_gave():
+  phase = layout(sharding_preset='fsdp')
+  assert phase.sharding.rules == (('.*', 'fsdp'),)
+  assert (phase.mesh.data, phase.mesh.fsdp) == (1, -1)
+  assert phase.model.remat == 'dots'
+  phase = layout(sharding_preset='zero1')
+  assert phase.sharding.opt_state_rules == (('.*', 'zero'),)
+  assert (phase.mesh.data, phase.mesh.fsdp) == (-1, 1)
+  rules = (('.*/kernel', 'fsdp'), ('.*', 'replicate'))
+  phase = layout(
+      sharding_preset='fsdp', sharding_rules=rules, mesh_fsdp=4,
+      model_remat='layer',
+  )
+  assert phase.sharding.rules == rules
+  assert (phase.mesh.data, phase.mesh.fsdp) == (-1, 4)
+  assert phase.model.remat == 'layer'
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        (dict(sharding_preset='tensor'), r'config.mesh.model=1; accepted: 2'),
+        (
+            dict(sharding_preset='fsdp', mesh_fsdp=1),
+            r"preset='fsdp' splits over the fsdp axis, and config.mesh.fsdp=1",
+        ),
+        (
+            dict(sharding_preset='tensor', model_name='bit', mesh_model=2),
+            "'tensor' is for bert",
+        ),
+        (dict(sharding_preset='zero3'), "'zero1', 'fsdp', 'tensor'"),
+        (dict(sharding_rules=(('.*', 'zero'),)), "value: 'replicate', 'fsdp'"),
+    ],
+)
+def test_a_layout_that_splits_nothing_is_refused(values, message):
+  with pytest.raises(ValueError, match=message):
+    layout(**values)

@@ -102,7 +102,8 @@ def test_padding_never_reaches_a_real_row(name):
 
 @pytest.mark.parametrize('name', FUNCTIONS)
 def test_eight_devices_give_the_same_batch_as_one(name):
-  mesh = mesh_lib.make(ml_collections.ConfigDict(dict(data=-1, model=1)))
+  sizes = dict(data=-1, fsdp=1, model=1)
+  mesh = mesh_lib.make(ml_collections.ConfigDict(sizes))
   images, labels, mask = batch(16)
   mask[13] = 0
   on_one = run(name, 3, images, labels, mask)

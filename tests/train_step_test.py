@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigtransfer import state as state_lib
+from bigtransfer.mesh import AXES
 from bigtransfer.optim import factory
 from bigtransfer.train_step import make_train_step
 
@@ -35,8 +36,7 @@ class Regression:
 
 
 def mesh_of(count):
-  return Mesh(np.array(jax.devices()[:count]).reshape(count, 1),
-              ('data', 'model'))
+  return Mesh(np.array(jax.devices()[:count]).reshape(count, 1, 1), AXES)
 
 
 def run(steps=1, *, devices=1, batch=BATCH, tx=None, with_ema=False,

@@ -14,7 +14,8 @@ def load(name: str) -> types.ModuleType:
   Raises ValueError, listing the models that exist, for any other name.
   """
   # Of models, and no models themselves.
-  parts = {'attention', 'bert_config', 'encoder', 'layers'}
+  parts = {'attention', 'bert_config', 'bit_flops', 'encoder', 'gathered',
+           'layers'}
   known = sorted({m.name for m in pkgutil.iter_modules(__path__)} - parts)
   if name not in known:
     raise ValueError(f'model.name={name!r}: expected one of {known}')

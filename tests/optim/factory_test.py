@@ -349,10 +349,10 @@ SECTIONS = {
   'replicated': dict(rules=(('.*', 'replicate'),), opt_state_rules=()),
   'fsdp': dict(rules=(('.*', 'fsdp'),), opt_state_rules=()),
   'zero-1': dict(
-    rules=(('.*', 'replicate'),), opt_state_rules=(('.*', 'fsdp'),)
+    rules=(('.*', 'replicate'),), opt_state_rules=(('.*', 'zero'),)
   ),
   'both axes': dict(
-    rules=(('head/kernel', ('data', 'model')), ('.*', 'fsdp')),
+    rules=(('head/kernel', ('fsdp', 'model')), ('.*', 'fsdp')),
     opt_state_rules=(),
   ),
 }
@@ -360,7 +360,8 @@ SECTIONS = {
 
 def placed_state(config, layout):
   """Returns the optimizer, the state and its shardings on a 4 x 2 mesh."""
-  mesh = mesh_lib.make(ml_collections.ConfigDict(dict(data=4, model=2)))
+  sizes = dict(data=1, fsdp=4, model=2)
+  mesh = mesh_lib.make(ml_collections.ConfigDict(sizes))
   section = ml_collections.ConfigDict(dict(SECTIONS[layout], fsdp_min_size=1))
   tx = factory.make(config, arrays(0))
   state = state_lib.create(to_device(arrays(0)), tx)

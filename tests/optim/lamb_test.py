@@ -336,7 +336,8 @@ def test_norms_are_global_on_eight_devices(rule):
   grads = [nested(stack(g)) for g in gradients()]
   config = make_config('nvlamb')
   expected, one = train(config, params, grads)
-  mesh = mesh_lib.make(ml_collections.ConfigDict(dict(data=8, model=1)))
+  sizes = dict(data=1, fsdp=8, model=1)
+  mesh = mesh_lib.make(ml_collections.ConfigDict(sizes))
   section = ml_collections.ConfigDict(
     dict(
       rules=(('.*/(kernel|embedding)', rule), ('.*', 'replicate')),

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from bigtransfer import config as config_lib
 from bigtransfer import program, tasks
 from bigtransfer import state as state_lib
+from bigtransfer.mesh import AXES
 from bigtransfer.train_step import make_train_step
 from configs import common
 
@@ -63,8 +64,7 @@ def reference(batch):
 
 
 def run(accum_steps, devices, batch=BATCH):
-  mesh = Mesh(np.array(jax.devices()[:devices]).reshape(-1, 1),
-              ('data', 'model'))
+  mesh = Mesh(np.array(jax.devices()[:devices]).reshape(-1, 1, 1), AXES)
   tx = optax.sgd(1.0)
   state = jax.device_put(
       state_lib.create(jax.tree.map(jnp.asarray, PARAMS), tx),
@@ -107,7 +107,7 @@ def test_a_mean_of_means_would_be_wrong():
       'next_sentence_labels': np.zeros(2, np.int32),
       'mask': np.ones(2, np.float32),
   }
-  mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ('data', 'model'))
+  mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)
   given = tasks.build('bert_pretraining', common.base(), Given())
   tx = optax.sgd(0.0)
   for accum_steps in (1, 2):
@@ -171,7 +171,7 @@ def test_a_batch_of_4096_by_accumulation_is_one_batch_of_4096():
       'next_sentence_labels': rng.integers(0, 2, size).astype(np.int32),
       'mask': np.ones(size, np.float32),
   }
-  mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ('data', 'model'))
+  mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), AXES)
   ends = []
   for accum_steps in (1, 64):
     config.accum_steps = accum_steps
