@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,8 +19,7 @@ from etils import epath
 from bigtransfer import retention, trees
 from bigtransfer.state import TrainState, host_copy
 
-# Of a save that fails, SaveError tells; asyncio would tell again, write by
-# write and after the program's last word.
+# SaveError tells of a save that fails; asyncio would again, after the end.
 logging.getLogger('asyncio').setLevel(logging.CRITICAL)
 
 PARTS = ('params', 'model_state', 'opt_state', 'ema', 'progress')
@@ -54,16 +52,25 @@ class CheckpointManager:
       )
     if '://' not in directory:
       directory = os.path.abspath(directory)
+    epath.Path(directory).mkdir(parents=True, exist_ok=True)
     self.directory = directory
     self._config = config
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._saving = None
+    # Unnamed, they would wait for each other by collectives, which must not
+    # come from another thread than the steps'.
+    several = ocp.options.MultiprocessingOptions(
+        primary_host=0, active_processes=set(range(jax.process_count()))
+    )
     self._manager = ocp.CheckpointManager(
         directory,
         item_handlers={
-            part: ocp.StandardCheckpointHandler() for part in PARTS
+            part: ocp.StandardCheckpointHandler(multiprocessing_options=several)
+            for part in PARTS
         },
         options=ocp.CheckpointManagerOptions(
+            create=False,
+            multiprocessing_options=several,
             # Only makes Orbax store the metrics; retention ranks them.
             best_fn=lambda metrics: 0.0,
             preservation_policy=retention.Policy(config),
@@ -72,10 +79,7 @@ class CheckpointManager:
     )
 
   def save(
-      self,
-      step: int,
-      state: TrainState,
-      metrics: Mapping[str, float] | None = None,
+      self, step: int, state: TrainState, metrics: dict[str, Any] | None = None
   ):
     """Starts saving; waits only for a save that is still under way.
 
@@ -97,12 +101,9 @@ class CheckpointManager:
   def _write(self, step, parts, metrics):
     with _explained(f'saving checkpoint {step} in {self.directory}'):
       if step in self._manager.all_steps() and step not in self.steps():
-        self._manager.delete(step)  # Half-written: it can never be restored.
+        self._manager.delete(step)  # Half-written: never to be restored.
       self._manager.save(
-          step,
-          args=_items('Save', parts),
-          metrics=metrics,
-          force=True,
+          step, args=_items('Save', parts), metrics=metrics, force=True
       )
       self._manager.wait_until_finished()
       self._manager.check_for_errors()
@@ -187,7 +188,6 @@ class CheckpointManager:
       self.wait()
     finally:
       self._thread.shutdown()
-      # Where a save failed, Orbax says so once more.
       with _explained(f'saving a checkpoint in {self.directory}'):
         self._manager.close()
 
@@ -205,7 +205,7 @@ def complete_steps(directory: str) -> list[int]:
   return sorted(
       int(folder.name)
       for folder in epath.Path(directory).iterdir()
-      # Orbax writes this file last; without it the folder is half a copy.
+      # Orbax writes it last.
       if folder.name.isdigit() and (folder / '_CHECKPOINT_METADATA').exists()
   )
 
@@ -260,13 +260,13 @@ def restore_part(
     return checkpointer.restore(item, abstract)
 
 
-def _items(action: str, parts: dict[str, Any]) -> ocp.args.Composite:
+def _items(action, parts) -> ocp.args.Composite:
   make = getattr(ocp.args, f'Standard{action}')
   return ocp.args.Composite(**{k: make(v) for k, v in parts.items()})
 
 
 def _parts(state: TrainState) -> dict[str, Any]:
-  """Splits a state into Orbax items; the scalars share one."""
+  """Items of a state; the scalars share one."""
   return {
       'params': state.params,
       'model_state': state.model_state,

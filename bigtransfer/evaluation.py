@@ -49,7 +49,8 @@ def evaluation(
     with jax.transfer_guard('allow'):
       for evaluator in running:
         values |= evaluator.run(state.ema or state.params, state.model_state)
-        for name, text in evaluator.tables().items():
+        tables = evaluator.tables() if jax.process_index() == 0 else {}
+        for name, text in tables.items():
           path = os.path.join(folder, name)
           with open(path, 'w', encoding='utf-8') as f:
             f.write(text)
@@ -81,5 +82,6 @@ def evaluate_newest(phase: Phase, workdir: str, note: Note):
   )
   state = abstract._replace(params=params, model_state=model_state, ema={})
   tables = os.path.join(workdir, 'eval_only')
-  os.makedirs(tables, exist_ok=True)
+  if jax.process_index() == 0:
+    os.makedirs(tables, exist_ok=True)
   return step, evaluation(phase, tables, note)(state)

@@ -10,8 +10,9 @@ import argparse
 import importlib.util
 import os
 import re
-import signal
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from absl import logging  # noqa: E402
 
 from bigtransfer import (
   checkpoint,  # noqa: E402
+  coordination,
+  distributed,
   trees,  # noqa: E402
 )
 from bigtransfer import config as config_lib  # noqa: E402
@@ -71,27 +74,74 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, TypeError, KeyError, AttributeError, OSError) as e:
     return _fail(e, 2)
   try:
+    group = distributed.start(config.distributed, say=_note)
+  except coordination.GroupError as e:
+    return _fail(e, 2)
+  try:
+    code = _job(args, config, phases, group)
+  except BaseException as e:
+    # The others must not wait for this process.
+    traceback.print_exc()
+    group.fail(repr(e), 1)
+    raise
+  group.close()
+  return code
+
+
+def _note(text: str):
+  print(text, file=sys.stderr, flush=True)
+
+
+def _job(args, config, phases, group) -> int:
+  """Returns the exit code."""
+  distributed.listen(group)
+  try:
     phases = prepare(config, phases)
     if config.print_plan:
       from bigtransfer import messages
 
       print(messages.plan(phases))
       return 0
+    step = _agree(phases, args.workdir, group)
     if config.eval_only:
-      return evaluate(phases[-1], args.workdir)
-    steps = checkpoint.complete_steps(os.path.join(args.workdir, 'checkpoints'))
-    remarks = workdir_lib.open_for(
-        args.workdir, config, phases, max(steps, default=0)
-    )
-  except (ValueError, FileNotFoundError, NotADirectoryError) as e:
-    return _fail(e, 2)
+      return evaluate(phases[-1], args.workdir, group)
+    remarks = []
+    if group.primary:
+      remarks = workdir_lib.open_for(args.workdir, config, phases, step)
+    group.broadcast('the workdir is open')
+  except (
+      ValueError,
+      FileNotFoundError,
+      NotADirectoryError,
+      coordination.GroupError,
+  ) as e:
+    return _fail(e, 2, group)
   except OSError as e:
-    return _fail(e, 1)
+    return _fail(e, 1, group)
+  if group.primary:
+    for phase in phases:
+      print(f'phase {phase.name}\n{config_lib.to_text(phase.config)}')
+    for remark in remarks:
+      print(f'note: {remark}')
+  return run(phases, args.workdir, group)
+
+
+def _agree(phases, workdir, group) -> int:
+  """Returns the newest checkpoint's step; all processes must see the same."""
   for phase in phases:
-    print(f'phase {phase.name}\n{config_lib.to_text(phase.config)}')
-  for remark in remarks:
-    print(f'note: {remark}')
-  return run(phases, args.workdir)
+    group.agree(
+        f'the config of phase {phase.name}',
+        config_lib.less(phase.config, 'distributed'),
+        'start the same command on every worker',
+    )
+  steps = checkpoint.complete_steps(os.path.join(workdir, 'checkpoints'))
+  step = max(steps, default=0)
+  group.agree(
+      f'the newest checkpoint in {workdir}',
+      step,
+      'the workdir must be on a file system that all processes share',
+  )
+  return step
 
 
 def _check_workdir(path: str | None, config):
@@ -107,7 +157,7 @@ def prepare(config, phases):
   Raises:
     ValueError, OSError: what was asked for is not there or does not fit.
   """
-  _start_devices(config)
+  distributed.start_devices(config)
   from bigtransfer import evaluators, program
   from input_pipeline import kinds
 
@@ -116,10 +166,16 @@ def prepare(config, phases):
         'config.tensorboard=True needs the package tensorboardX: pip install'
         " 'bigtransfer[tensorboard]'"
     )
-  mesh = mesh_lib.make(config.mesh)
-  index, count = jax.process_index(), jax.process_count()
+  sizes = phases[0][1].mesh
+  mesh = mesh_lib.make(sizes)
+  index, count = mesh_lib.share(mesh, jax.process_index())
   result, begin = [], 0
   for name, given in phases:
+    if given.mesh != sizes:
+      raise ValueError(
+          f'config.mesh of phase {name!r} is {given.mesh.to_dict()}, that of'
+          f' the first {sizes.to_dict()}: all phases share one mesh'
+      )
     mesh_lib.check_batch(given.batch_size, mesh, count, given.accum_steps)
     data = kinds.open_data(given, index, count)
     workdir_lib.check_vocabulary(given.init_from, data)
@@ -168,95 +224,73 @@ def _check_chain(phases):
     )
 
 
-def _start_devices(config):
-  if config.compilation_cache is not None:
-    cache = os.path.expanduser(config.compilation_cache)
-    jax.config.update('jax_compilation_cache_dir', cache)
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-  if config.distributed.initialize:
-    jax.distributed.initialize(
-        config.distributed.coordinator_address,
-        config.distributed.num_processes,
-        config.distributed.process_id,
-    )
-  try:
-    found = jax.default_backend()
-  except RuntimeError as e:
-    raise ValueError(f'JAX cannot start: {e}') from e
-  if jax.process_count() > 1:
-    raise ValueError(
-        f'{jax.process_count()} processes: training runs in one process, on'
-        ' all of its devices'
-    )
-  if config.platform not in (None, found):
-    raise ValueError(
-        f'config.platform={config.platform!r}, but JAX found {found!r}'
-        f' ({jax.device_count()} devices)'
-    )
-
-
-def evaluate(phase, workdir: str) -> int:
+def evaluate(phase, workdir: str, group) -> int:
   """Evaluates the newest checkpoint of a workdir, which stays as it is."""
   from bigtransfer import evaluation, evaluators, metrics, train
   from input_pipeline import reader
 
-  bad_images = metrics.BadImages(workdir, print)
+  bad_images = metrics.BadImages(workdir, print, group.index)
   try:
     if checkpoint.complete_steps(os.path.join(workdir, 'checkpoints')):
       workdir_lib.check_classes(workdir, phase.data.class_names)
     step, values = evaluation.evaluate_newest(phase, workdir, bad_images.note)
   except (checkpoint.MismatchError, evaluators.EvaluationError) as e:
-    return _fail(e, 2)
+    return _fail(e, 2, group)
   except reader.BadExample as e:
-    return _fail(e, 1)
-  print(train.summary(step, values))
+    return _fail(e, 1, group)
+  if group.primary:
+    print(train.summary(step, values))
   return 0
 
 
-def run(phases, workdir: str) -> int:
+def run(phases, workdir: str, group) -> int:
   """Trains, reports, and returns the exit code."""
   from bigtransfer import evaluators, messages, metrics, report, train
   from input_pipeline import reader
 
-  asked = []
-
-  def ask(number, frame):
-    print('saving, then stopping; once more stops at once', file=sys.stderr)
-    asked.append(number)
-    signal.signal(number, signal.SIG_DFL)
-
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, ask)
+  say = print if group.primary else lambda text: None
   try:
-    result = train.train(phases, workdir, stop=lambda: bool(asked))
+    result = train.train(phases, workdir, group=group, say=say)
   except (
       checkpoint.MismatchError,
       evaluators.EvaluationError,
       FileNotFoundError,
   ) as e:
-    return _fail(e, 2)
+    return _fail(e, 2, group)
   except (
       checkpoint.SaveError,
       metrics.NonFiniteError,
       reader.BadExample,
       OSError,
   ) as e:
-    return _fail(e, 1)
+    return _fail(e, 1, group)
+  except jax.errors.JaxRuntimeError as e:
+    if group.count == 1:
+      raise
+    # Another process has gone, and perhaps says so itself in a moment.
+    time.sleep(4 * coordination.POLL)
+    lost = str(e).splitlines()[0]
+    return _fail(RuntimeError(f'another process has gone: {lost}'), 1, group)
   if result.reason == 'stopped':
-    print(f'stopped and saved at step {result.step}; the same command goes on')
+    say(f'stopped and saved at step {result.step}; the same command goes on')
     return STOPPED
   plots = os.path.join(workdir, 'plots')
   if result.reason == 'finished' and os.listdir(plots):
-    print(f'already finished at step {result.step}; nothing to do')
+    say(f'already finished at step {result.step}; nothing to do')
+    return 0
+  if not group.primary:
     return 0
   pictures = report.draw([workdir], plots)
   print(messages.closing(result, workdir, phases[-1].config, pictures))
   return 0
 
 
-def _fail(error: BaseException, code: int) -> int:
+def _fail(error: BaseException, code: int, group=None) -> int:
+  """Says what is wrong and returns `code`; one of several processes ends."""
   text = error.args[0] if isinstance(error, KeyError) else str(error)
-  print(f'error: {text}', file=sys.stderr)
+  _note(f'error: {text}')
+  if group is not None:
+    group.fail(str(text), code)
   return code
 
 

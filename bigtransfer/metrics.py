@@ -1,4 +1,4 @@
-"""What a run writes down: metrics, timing, the ledger, the progress line."""
+"""What a run writes down: metrics, timing, bad images, the progress line."""
 
 import collections
 import contextlib
@@ -21,13 +21,16 @@ class JsonLines:
 
   Opening it for a run that goes on at `step` cuts off what lies beyond, and a
   last line that a kill left half-written; the bytes before stay as they are.
+  A `path` of None, for processes that write nothing, keeps `last` alone.
   """
 
-  def __init__(self, path: str, step: int):
+  def __init__(self, path: str | None, step: int):
+    self.last, self._file = None, None
+    if path is None:
+      return
     self._file = open(path, 'a+b')
     self._file.seek(0)
     end = 0
-    self.last = None
     for line in self._file:
       record = _parse(line)
       if record is None or record['step'] > step:
@@ -39,16 +42,19 @@ class JsonLines:
 
   def write(self, **record: Any):
     self.last = record
-    self._file.write(json.dumps(record).encode() + b'\n')
+    if self._file:
+      self._file.write(json.dumps(record).encode() + b'\n')
 
   def flush(self):
     """Returns when all lines are on disk, as a checkpoint relies on."""
-    self._file.flush()
-    os.fsync(self._file.fileno())
+    if self._file:
+      self._file.flush()
+      os.fsync(self._file.fileno())
 
   def close(self):
     self.flush()
-    self._file.close()
+    if self._file:
+      self._file.close()
 
 
 def _parse(line: bytes):
@@ -69,15 +75,22 @@ class MetricWriter:
   resumed has the same file, byte for byte, as one that was not.
   """
 
-  def __init__(self, workdir: str, step: int, *, tensorboard: bool = False):
-    self._lines = JsonLines(os.path.join(workdir, 'metrics.jsonl'), step)
+  def __init__(
+      self, workdir: str, step: int, *, tensorboard: bool = False, group=None
+  ):
+    """`group` of processes, of which the primary one writes; None = one."""
+    primary = group is None or group.primary
+    path = os.path.join(workdir, 'metrics.jsonl') if primary else None
+    self._lines = JsonLines(path, step)
     last = self._lines.last
+    if group is not None:
+      last = group.broadcast('the last line of metrics.jsonl', last)
     # The step that was evaluated last, and what came out.
     self.evaluated, self.evaluation = None, {}
     if last is not None and last['kind'] == 'eval':
       self.evaluated, self.evaluation = last['step'], last['values']
     self._events = None
-    if tensorboard:
+    if tensorboard and primary:
       from tensorboardX import SummaryWriter  # An extra; main.py checks it.
 
       self._events = SummaryWriter(
@@ -109,23 +122,17 @@ class MetricWriter:
     self.close()
 
 
-class Ledger:
-  """`ledger.jsonl`: a line per start and stop of a process."""
-
-  def __init__(self, workdir: str):
-    self._path = os.path.join(workdir, 'ledger.jsonl')
-
-  def write(self, event: str, **fields: Any):
-    stamp = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
-    with open(self._path, 'a') as f:
-      f.write(json.dumps({'event': event, 'time': stamp, **fields}) + '\n')
-
-
 class BadImages:
-  """`bad_images.txt`: every example that was skipped, once, as it is met."""
+  """`bad_images.txt`: every example that was skipped, once, as it is met.
 
-  def __init__(self, workdir: str, say: Callable[[str], None]):
-    self._path, self._say = os.path.join(workdir, 'bad_images.txt'), say
+  Process 2 lists those that it reads in `bad_images-2.txt`.
+  """
+
+  def __init__(
+      self, workdir: str, say: Callable[[str], None], process: int = 0
+  ):
+    name = f'bad_images-{process}.txt' if process else 'bad_images.txt'
+    self._path, self._say = os.path.join(workdir, name), say
     self._known = set()
     if os.path.exists(self._path):
       with open(self._path) as f:
@@ -148,10 +155,13 @@ class Progress:
   """The progress line, and `timing.jsonl` with the rate of every interval."""
 
   def __init__(
-      self, workdir: str, step: int, *, total: int, batch_size: int,
+      self, workdir: str | None, step: int, *, total: int, batch_size: int,
       devices: int, out=None,
   ):
-    self._timing = JsonLines(os.path.join(workdir, 'timing.jsonl'), step)
+    """A `workdir` of None, for all processes but one, keeps silent."""
+    self._silent = workdir is None
+    path = None if self._silent else os.path.join(workdir, 'timing.jsonl')
+    self._timing = JsonLines(path, step)
     self._total, self._batch_size, self._devices = total, batch_size, devices
     # (step, seconds of training) of the last updates. Metrics come late, all
     # that is left at once before an evaluation: over two updates, the rate
@@ -177,7 +187,7 @@ class Progress:
     self._marks.append((step, seconds))
     examples = rate * self._batch_size
     self._timing.write(step=step, examples_per_second=round(examples, 2))
-    if now - self._printed < 1 and not last:
+    if self._silent or (now - self._printed < 1 and not last):
       return
     self._printed = now
     parts = [f'step {step:,}/{self._total:,}']

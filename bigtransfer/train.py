@@ -17,7 +17,15 @@ import jax
 import jax.numpy as jnp
 
 from bigtransfer import checkpoint as checkpoint_lib
-from bigtransfer import evaluation, export, metrics, prefetch, trees
+from bigtransfer import (
+  coordination,
+  evaluation,
+  export,
+  metrics,
+  prefetch,
+  trees,
+)
+from bigtransfer import ledger as ledger_lib
 from bigtransfer import program as program_lib
 from bigtransfer import state as state_lib
 from bigtransfer.optim import factory, trust_ratio
@@ -36,7 +44,7 @@ def train(
     phases: Sequence[Phase],
     workdir: str,
     *,
-    stop: Callable[[], bool] = lambda: False,
+    group: coordination.Group | None = None,
     say: Callable[[str], None] = print,
 ) -> Result:
   """Runs the phases from wherever the workdir stands.
@@ -44,7 +52,8 @@ def train(
   Args:
     phases: in order; steps count on from one to the next.
     workdir: an existing folder.
-    stop: asked before every step; true = save and return.
+    group: the processes of the run, asked before every step for the event
+      'stop', to save and return; None = this one alone.
     say: gets messages for the user.
 
   Returns:
@@ -57,18 +66,22 @@ def train(
       do not fit the config.
   """
   config = phases[0].config
+  group = group or coordination.Group(None, 0, 1, None)
   with (
       checkpoint_lib.CheckpointManager(
           os.path.join(workdir, 'checkpoints'), config.checkpoint
       ) as manager,
       metrics.MetricWriter(
-          workdir, manager.latest_step() or 0, tensorboard=config.tensorboard
+          workdir,
+          manager.latest_step() or 0,
+          tensorboard=config.tensorboard,
+          group=group,
       ) as writer,
   ):
-    run = _Run(phases, workdir, manager, writer, stop, say)
+    run = _Run(phases, workdir, manager, writer, group, say)
     if run.finished():
       return Result('finished', run.step, writer.evaluation)
-    ledger = metrics.Ledger(workdir)
+    ledger = ledger_lib.Ledger(workdir if group.primary else None)
     ledger.write(
         'start',
         step=run.step,
@@ -88,11 +101,11 @@ def train(
 class _Run:
   """The state of a run, on the host."""
 
-  def __init__(self, phases, workdir, manager, writer, stop, say):
+  def __init__(self, phases, workdir, manager, writer, group, say):
     self._phases, self._workdir = phases, workdir
     self._manager, self._writer = manager, writer
-    self._stop, self._say = stop, say
-    self._bad_images = metrics.BadImages(workdir, say)
+    self._group, self._say = group, say
+    self._bad_images = metrics.BadImages(workdir, say, group.index)
     self.step = self._saved = manager.latest_step() or 0
     self.examples = 0
 
@@ -165,7 +178,7 @@ class _Run:
     """
     config, program, begin = phase.config, phase.program, phase.begin
     progress = metrics.Progress(
-        self._workdir,
+        self._workdir if self._group.primary else None,
         self.step,
         total=self._phases[-1].end,
         batch_size=config.batch_size,
@@ -198,7 +211,15 @@ class _Run:
     ):
       batches = prefetch.Prefetcher(source, program.batch_sharding)
       while True:
-        last, stopping = self.step == phase.end, self._stop()
+        if save_every and time.monotonic() - saved_at > save_every:
+          # By the clock of one process, agreed with the others.
+          saved_at = time.monotonic()
+          if self._group.primary:
+            self._group.ask('save')
+        events = self._group.check()
+        last, stopping = self.step == phase.end, 'stop' in events
+        if self.step == self._phases[-1].end and not stopping:
+          self._group.last_check()
         if (
             (last or due(config.eval_every))
             and self._writer.evaluated != self.step
@@ -216,7 +237,7 @@ class _Run:
             or due(config.checkpoint.every)
             or due(config.checkpoint.keep_every, since=0)
             or (config.checkpoint.best_metric and self._evaluated_now())
-            or (save_every and time.monotonic() - saved_at > save_every)
+            or 'save' in events
         ):
           recorder.flush()
           values = self._writer.evaluation if self._evaluated_now() else {}

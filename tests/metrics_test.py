@@ -7,7 +7,7 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from bigtransfer import metrics
+from bigtransfer import ledger, metrics
 
 
 def lines_of(path):
@@ -143,6 +143,6 @@ def test_the_progress_line_has_rate_eta_and_metrics(tmp_path, monkeypatch):
 
 def test_the_ledger_only_grows(tmp_path):
   for event in ('start', 'stop'):
-    metrics.Ledger(str(tmp_path)).write(event, step=3)
+    ledger.Ledger(str(tmp_path)).write(event, step=3)
   rows = lines_of(tmp_path / 'ledger.jsonl')
   assert [(r['event'], r['step']) for r in rows] == [('start', 3), ('stop', 3)]

@@ -1,0 +1,224 @@
+"""What the processes of a run tell each other beside their devices.
+
+They share a small key-value store. A thread of each looks at it twice a second
+and ends the process when another has failed, because the main thread may then
+wait for ever inside a collective. A single process is a group of one.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import jax
+
+# Seconds between two looks at the store; what was asked for is seen this late.
+POLL = 0.5
+
+
+class GroupError(RuntimeError):
+  """The processes do not come together, or do not agree."""
+
+
+class Group:
+  """The processes of a run.
+
+  Attributes:
+    index: of this process.
+    count: of all.
+    primary: whether this is process 0, which alone writes to the workdir.
+  """
+
+  def __init__(self, store: Any, index: int, count: int, hang_seconds: Any):
+    """`store` is None in a group of one; `hang_seconds` None looks for none."""
+    self.index, self.count = index, count
+    self.primary = index == 0
+    self._store, self._hang_seconds = store, hang_seconds
+    # Events asked for here; all that the store has; the call of `check` at
+    # which each is acted on, None if it came too late.
+    self._asked, self._seen, self._targets = [], (), []
+    self._calls, self._beat, self._dumped = 0, time.monotonic(), False
+    self._closed = threading.Event()
+    self._thread = threading.Thread(target=self._watch, daemon=True)
+    if count > 1 or hang_seconds is not None:
+      self._thread.start()
+
+  def ask(self, event: str):
+    """Asks all processes to act on `event`; safe in a signal handler."""
+    if event not in self._asked:
+      self._asked.append(event)
+
+  def check(self) -> set[str]:
+    """Returns the events to act on now; equal on all processes.
+
+    All call it at the same points of the run. One that sees an event says how
+    many calls it has made, and waits for the others to say so too; all act at
+    the largest of these numbers. Nobody waits for ever, because who is ahead
+    has already issued the work that the others need to catch up.
+    """
+    self._calls += 1
+    self._beat = time.monotonic()
+    if self.count == 1:
+      events, self._asked = set(self._asked), []
+      return events
+    while self._asked:
+      self._publish(self._asked.pop(0))
+    for number in range(len(self._targets), len(self._seen)):
+      self._targets.append(self._agree(number))
+    return {
+        event
+        for event, target in zip(self._seen, self._targets, strict=False)
+        if target == self._calls
+    }
+
+  def last_check(self):
+    """Says that this process makes no further call of `check`."""
+    if self.count > 1:
+      self._store.set(f'left/{self.index}', 'yes')
+
+  def _publish(self, event):
+    # At the first free number, if it does not wait there already.
+    number = len(self._targets)
+    while (there := self._store.look(f'event/{number:06d}')) != event:
+      if there is None:
+        self._store.set_new(f'event/{number:06d}', event)
+      else:
+        number += 1
+
+  def _agree(self, number) -> int | None:
+    self._store.set(f'at/{number}/{self.index}', str(self._calls))
+    calls = []
+    for other in range(self.count):
+      while (at := self._store.look(f'at/{number}/{other}')) is None:
+        if self._store.look(f'left/{other}'):
+          return None
+        time.sleep(0.02)
+      calls.append(int(at))
+    return max(calls)
+
+  def broadcast(self, name: str, value: Any = None) -> Any:
+    """Returns the value that process 0 gives; JSON. `name` is used once."""
+    if self.count == 1:
+      return value
+    if self.primary:
+      self._store.set(f'value/{name}', json.dumps(value))
+    return json.loads(self._store.get(f'value/{name}'))
+
+  def agree(self, name: str, value: Any, hint: str):
+    """Checks that all processes have the same value; JSON.
+
+    `name` is used once. Raises GroupError, with `hint`, where it is another
+    than that of process 0.
+    """
+    theirs = self.broadcast(name, value)
+    if self.count > 1 and theirs != json.loads(json.dumps(value)):
+      raise GroupError(
+          f'{name}: process {self.index} has {value!r}, process 0'
+          f' {theirs!r}: {hint}'
+      )
+
+  def fail(self, message: str, code: int):
+    """Says why this process fails; the others end with the same code.
+
+    Returns in a group of one. In others it ends the process at once: the usual
+    way out would wait for those that wait for this one.
+    """
+    if self.count == 1:
+      return
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+      self._store.set(f'failed/{self.index}', json.dumps([code, message]))
+    if self.primary:
+      time.sleep(4 * POLL)  # The store ends with process 0.
+    _leave(code)
+
+  def close(self):
+    """Leaves the group when the others do."""
+    self._closed.set()
+    if self._thread.is_alive():
+      self._thread.join()
+    if self.count > 1:
+      jax.distributed.shutdown()
+
+  def _watch(self):
+    while not self._closed.wait(POLL):
+      self._look_for_hang()
+      if self.count == 1:
+        continue
+      try:
+        self._seen = tuple(v for _, v in self._store.under('event/'))
+        failures = self._store.under('failed/')
+      except jax.errors.JaxRuntimeError as e:
+        if not self._closed.is_set():
+          end(f'process 0 has gone: {str(e).splitlines()[0]}', 1)
+        return
+      for other, text in failures:
+        if int(other) != self.index:
+          code, message = json.loads(text)
+          end(f'process {other} failed: {message}', code)
+
+  def _look_for_hang(self):
+    limit = self._hang_seconds
+    if limit is None or time.monotonic() - self._beat < limit:
+      self._dumped = False
+    elif not self._dumped:
+      self._dumped = True
+      print(
+          f'process {self.index} has made no step for {limit} s'
+          ' (config.distributed.hang_seconds); its threads:',
+          file=sys.stderr,
+          flush=True,
+      )
+      faulthandler.dump_traceback(all_threads=True)
+
+
+class Store:
+  """The key-value store of the distributed runtime."""
+
+  def __init__(self, client):
+    self._client = client
+
+  def set(self, key, value):
+    self._client.key_value_set(f'bigtransfer/{key}', value)
+
+  def set_new(self, key, value) -> bool:
+    try:
+      self.set(key, value)
+    except jax.errors.JaxRuntimeError as e:
+      if 'ALREADY_EXISTS' not in str(e):
+        raise
+      return False
+    return True
+
+  def get(self, key):
+    """Waits; another process that fails ends this one meanwhile."""
+    while (value := self.look(key)) is None:
+      time.sleep(0.02)
+    return value
+
+  def look(self, key):
+    try:
+      return self._client.key_value_try_get(f'bigtransfer/{key}')
+    except jax.errors.JaxRuntimeError as e:
+      if 'NOT_FOUND' not in str(e):
+        raise
+      return None
+
+  def under(self, folder) -> list[tuple[str, str]]:
+    found = self._client.key_value_dir_get(f'bigtransfer/{folder}')
+    return sorted((key.rpartition('/')[2], value) for key, value in found)
+
+
+def end(message: str, code: int):
+  """Ends this process at once, which exit handlers might not."""
+  print(f'error: {message}', file=sys.stderr)
+  _leave(code)
+
+
+def _leave(code):
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)

@@ -1,0 +1,133 @@
+"""How a process starts: joins the others, minds signals, takes its devices."""
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bigtransfer import coordination, host_memory
+
+
+def needed(section: Any, environ=os.environ) -> bool:
+  """Whether to call `jax.distributed.initialize`.
+
+  `section.initialize` None leaves it to what else is given and to the
+  environment: Slurm with several tasks, an indexed job of Kubernetes, or a TPU,
+  whose hosts find each other through the metadata server.
+  """
+  if section.initialize is not None:
+    return section.initialize
+  on_tpu = (
+      environ.get('JAX_PLATFORMS') != 'cpu'
+      and importlib.util.find_spec('libtpu') is not None
+      and (os.path.exists('/dev/accel0') or os.path.exists('/dev/vfio/0'))
+  )
+  return (
+      section.num_processes is not None
+      or section.coordinator_address is not None
+      or ('SLURM_PROCID' in environ and int(environ['SLURM_NTASKS']) > 1)
+      or {'KUBERNETES_SERVICE_HOST', 'JOB_COMPLETION_INDEX'} <= set(environ)
+      or on_tpu
+  )
+
+
+def start(
+    section: Any, say: Callable[[str], None] = print
+) -> coordination.Group:
+  """Returns the group of processes that this one belongs to.
+
+  Args:
+    section: `config.distributed`.
+    say: told the address and the number of processes.
+
+  Raises:
+    coordination.GroupError: the numbers given make no sense. A process that
+      waits longer than `section.timeout` seconds for the others ends with 1.
+  """
+  if not needed(section):
+    return coordination.Group(None, 0, 1, section.hang_seconds)
+  # It would take SIGTERM for itself; see Group.check for what stands for it.
+  jax.config.update('jax_enable_preemption_service', False)
+  place = section.coordinator_address or 'the address that JAX finds'
+  count = section.num_processes or 'as many as JAX finds'
+  say(f'waiting for {count} processes at {place}')
+
+  def late():
+    # JAX would abort by itself, with a stack trace and no plain sentence.
+    who = f'process {section.process_id}' if section.num_processes else 'this'
+    coordination.end(
+        f'{who} has waited {section.timeout} s for {count} processes at'
+        f' {place} (config.distributed); start the same command on every'
+        ' worker, and let the port through the firewall',
+        1,
+    )
+
+  timer = threading.Timer(section.timeout, late)
+  timer.daemon = True
+  timer.start()
+  try:
+    jax.distributed.initialize(
+        section.coordinator_address,
+        section.num_processes,
+        section.process_id,
+        initialization_timeout=section.timeout + 60,
+        heartbeat_timeout_seconds=section.heartbeat_timeout,
+    )
+  except (RuntimeError, ValueError, TypeError) as e:
+    raise coordination.GroupError(f'config.distributed: {e}') from e
+  finally:
+    timer.cancel()
+  # JAX has no public way to its key-value store, which Orbax uses like this.
+  from jax._src import distributed
+
+  state = distributed.global_state
+  group = coordination.Group(
+      coordination.Store(state.client),
+      state.process_id,
+      state.num_processes,
+      section.hang_seconds,
+  )
+  say(
+      f'process {group.index} of {group.count}, coordinator'
+      f' {state.coordinator_address}'
+  )
+  return group
+
+
+def listen(group):
+  """Makes SIGTERM and SIGINT ask all processes to save and stop."""
+
+  def ask(number, frame):
+    print('saving, then stopping; once more stops at once', file=sys.stderr)
+    group.ask('stop')
+    signal.signal(number, signal.SIG_DFL)
+
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, ask)
+
+
+def start_devices(config: Any):
+  """Sets the compilation cache and asks JAX for its devices.
+
+  Raises ValueError if they are not of `config.platform`.
+  """
+  if config.compilation_cache is not None:
+    cache = os.path.expanduser(config.compilation_cache)
+    jax.config.update('jax_compilation_cache_dir', cache)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  try:
+    found = jax.default_backend()
+  except RuntimeError as e:
+    raise ValueError(f'JAX cannot start: {e}') from e
+  if config.platform not in (None, found):
+    raise ValueError(
+        f'config.platform={config.platform!r}, but JAX found {found!r}'
+        f' ({jax.device_count()} devices)'
+    )
+  if found == 'cpu':
+    host_memory.keep_freed()
