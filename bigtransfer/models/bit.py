@@ -79,7 +79,7 @@ def _network(config):
       )
   if config.num_classes is None:
     raise ValueError('model.num_classes=None: expected a number, 0 for no head')
-  blocks, width = _shape(config)
+  blocks, width = shape(config)
   if config.norm == 'gn' and width % config.num_groups:
     raise ValueError(
         f'{width} channels not divisible by {config.num_groups} groups: '
@@ -109,7 +109,7 @@ def _network(config):
   )
 
 
-def _shape(config):
+def shape(config):
   """Units of each stage, and channels of the root."""
   match = re.fullmatch(r'R(\d+)x(\d+(?:\.\d+)?)', config.variant)
   if not match or int(match[1]) not in BLOCKS:
