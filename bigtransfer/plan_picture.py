@@ -56,7 +56,7 @@ def draw(planned: Sequence[tuple[Any, dict[str, Any]]], path: str):
       handles, names, fontsize='small', ncols=2, loc='upper left',
       bbox_to_anchor=(0, -0.25),
   )
-  figure.savefig(path, dpi=120)
+  figure.savefig(path, dpi=120, bbox_inches='tight')
   plt.close(figure)
 
 
