@@ -38,10 +38,11 @@ class Group:
     self.index, self.count = index, count
     self.primary = index == 0
     self._store, self._hang_seconds = store, hang_seconds
-    # Events asked for here; all that the store has; the call of `check` at
-    # which each is acted on, None if it came too late.
-    self._asked, self._seen, self._targets = [], (), []
+    # Events asked for here; those of all processes, in order, in which this one
+    # takes part; the call of `check` at which each is acted on.
+    self._asked, self._seen, self._targets = [], [], []
     self._calls, self._beat, self._dumped = 0, time.monotonic(), False
+    self._lock = threading.Lock()
     self._closed = threading.Event()
     self._thread = threading.Thread(target=self._watch, daemon=True)
     if count > 1 or hang_seconds is not None:
@@ -55,50 +56,43 @@ class Group:
   def check(self) -> set[str]:
     """Returns the events to act on now; equal on all processes.
 
-    All call it at the same points of the run. One that sees an event says how
-    many calls it has made, and waits for the others to say so too; all act at
-    the largest of these numbers. Nobody waits for ever, because who is ahead
-    has already issued the work that the others need to catch up.
+    All call it at the same points of the run. When an event is seen, the thread
+    of each process says what its next call will be, and all act at the largest
+    of these numbers. A call waits for nothing but those threads, so it does not
+    matter what the main threads wait for.
     """
-    self._calls += 1
+    with self._lock:
+      self._calls += 1
+      seen = list(self._seen)
     self._beat = time.monotonic()
     if self.count == 1:
       events, self._asked = set(self._asked), []
       return events
-    while self._asked:
-      self._publish(self._asked.pop(0))
-    for number in range(len(self._targets), len(self._seen)):
-      self._targets.append(self._agree(number))
+    for number in range(len(self._targets), len(seen)):
+      self._targets.append(max(
+          int(self._store.get(f'at/{number}/{other}'))
+          for other in range(self.count)
+      ))
     return {
         event
-        for event, target in zip(self._seen, self._targets, strict=False)
+        for event, target in zip(seen, self._targets, strict=True)
         if target == self._calls
     }
 
-  def last_check(self):
-    """Says that this process makes no further call of `check`."""
-    if self.count > 1:
-      self._store.set(f'left/{self.index}', 'yes')
-
-  def _publish(self, event):
-    # At the first free number, if it does not wait there already.
-    number = len(self._targets)
-    while (there := self._store.look(f'event/{number:06d}')) != event:
-      if there is None:
-        self._store.set_new(f'event/{number:06d}', event)
-      else:
+  def _exchange_events(self):
+    """Makes known what was asked for here, takes part in what others ask."""
+    while self._asked:
+      event = self._asked.pop(0)
+      # At the first free number; at least one check is to come for it.
+      number = len(self._seen)
+      while not self._store.set_new(f'event/{number:06d}', event):
         number += 1
-
-  def _agree(self, number) -> int | None:
-    self._store.set(f'at/{number}/{self.index}', str(self._calls))
-    calls = []
-    for other in range(self.count):
-      while (at := self._store.look(f'at/{number}/{other}')) is None:
-        if self._store.look(f'left/{other}'):
-          return None
-        time.sleep(0.02)
-      calls.append(int(at))
-    return max(calls)
+    for number, event in self._store.under('event/'):
+      if int(number) < len(self._seen):
+        continue
+      with self._lock:
+        self._store.set(f'at/{int(number)}/{self.index}', str(self._calls + 1))
+        self._seen.append(event)
 
   def broadcast(self, name: str, value: Any = None) -> Any:
     """Returns the value that process 0 gives; JSON. `name` is used once."""
@@ -149,7 +143,7 @@ class Group:
       if self.count == 1:
         continue
       try:
-        self._seen = tuple(v for _, v in self._store.under('event/'))
+        self._exchange_events()
         failures = self._store.under('failed/')
       except jax.errors.JaxRuntimeError as e:
         if not self._closed.is_set():

@@ -218,8 +218,6 @@ class _Run:
             self._group.ask('save')
         events = self._group.check()
         last, stopping = self.step == phase.end, 'stop' in events
-        if self.step == self._phases[-1].end and not stopping:
-          self._group.last_check()
         if (
             (last or due(config.eval_every))
             and self._writer.evaluated != self.step
