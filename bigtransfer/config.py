@@ -114,7 +114,7 @@ def phases(config) -> list[tuple[str, Any]]:
       if key not in config.overridden:
         _set(phase, key, value)
     _fill_preset(phase)
-    _fill_layout(phase)
+    fill_layout(phase)
     phase.check()
     result.append((name, phase))
   return result
@@ -134,7 +134,7 @@ def _fill_preset(config):
     config.optimizer.fill(key, value)
 
 
-def _fill_layout(config):
+def fill_layout(config):
   """The same for the layout, and the mesh that it is for."""
   name = config.sharding.preset
   if name is None:

@@ -152,7 +152,7 @@ def _bytes(body, instruction):
   if opcode in ('copy-start', 'slice-start'):
     # (destination, source, ...): one of them is often in VMEM.
     parts = _ARRAY.findall(shape)[:2]
-    size = _count(parts[0][1]) * hlo.SIZES.get(parts[0][0], 0)
+    size = hlo.SIZES.get(parts[0][0], 0) * _padded(*parts[0][1:])
     return size * sum(_in_hbm(layout) for _, _, layout in parts)
   written = hbm_bytes(shape)
   if opcode.endswith('-start'):
@@ -210,14 +210,22 @@ def hbm_bytes(shape: str) -> int:
 
 def _size(shape, hbm=False):
   return sum(
-      _count(dims) * hlo.SIZES.get(kind, 0)
+      hlo.SIZES.get(kind, 0) * _padded(dims, layout)
       for kind, dims, layout in _ARRAY.findall(shape)
       if not hbm or _in_hbm(layout)
   )
 
 
-def _count(dims):
-  return math.prod(int(d) for d in dims.split(',') if d)
+def _padded(dims, layout):
+  """Counts values, with what fills the tiles: 64 channels lie in 128 lanes."""
+  sizes = [int(d) for d in dims.split(',') if d]
+  found = re.match(r'\{([\d,]*):T\(([\d,]+)\)', layout)
+  if found and sizes:
+    order = [int(d) for d in found[1].split(',')]
+    tile = [int(t) for t in found[2].split(',')]
+    for axis, step in zip(order, reversed(tile), strict=False):
+      sizes[axis] = -(-sizes[axis] // step) * step
+  return math.prod(sizes)
 
 
 def _in_hbm(layout):

@@ -17,7 +17,7 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _ALIASES = ('bitcast', 'opt-barrier', 'reshape')
 # Wrappers of JAX around the names of modules, and what loops add to them.
 _WRAPPER = re.compile(r'\w*\(.*\)|while|body|cond|closed_call|layers|checkpoint'
-                      r'|rematted_computation|branch_\d+_fun')
+                      r'|shard_map|rematted_computation|branch_\d+_fun')
 
 
 class _Value(NamedTuple):
@@ -46,10 +46,11 @@ def layer(op_name: str) -> str:
   """Returns 'block1/unit01' or 'encoder/query' of an operation's name.
 
   'jit(step)/transpose(jvp(_Network))/encoder/while/body/closed_call/layers/
-  query/dot_general' is one; the last part is the operation itself.
+  query/dot_general' is one; the last part is the operation itself, and an
+  einsum names one more.
   """
   *parts, _ = op_name.split('/')
-  parts = [p for p in parts if not _WRAPPER.fullmatch(p)]
+  parts = [p for p in parts if not (_WRAPPER.fullmatch(p) or '->' in p)]
   return '/'.join(parts[:2]) or 'step'
 
 
@@ -74,25 +75,31 @@ class _Simulation:
       if i.root:
         # Results lie where the arguments were, or where a loop carries them.
         for buffer in values[key].all:
-          sizes[buffer] = 0
-    best = (0, {})
-    for line, (_, i) in enumerate(body.items()):
+          sizes.pop(buffer, None)
+    return self._worst(body, sizes, born, last)
+
+  def _worst(self, body, sizes, born, last):
+    """Sweeps over the lines for the one at which most is alive."""
+    come, go = Counter(), Counter()
+    for buffer, size in sizes.items():
+      come[born[buffer]] += size
+      go[last.get(buffer, born[buffer])] += size
+    alive, best = 0, (-1, 0, {})
+    for line, i in enumerate(body.values()):
       inner, inside = max(
           map(self.peak, _called(i)), key=lambda p: p[0], default=(0, {})
       )
-      # Most lines hold less than the best so far, and are not looked into.
-      alive = [
-          b for b, size in sizes.items()
-          if size and born[b] <= line <= last.get(b, born[b])
-      ]
-      total = inner + sum(sizes[b] for b in alive)
-      if total > best[0]:
-        held = Counter(inside)
-        for b in alive:
-          name = _OP_NAME.search(body[b[0]].attributes)
-          held[layer(name[1]) if name else 'step'] += sizes[b]
-        best = (total, dict(held))
-    return best
+      alive += come[line]
+      if alive + inner > best[0]:
+        best = (alive + inner, line, inside)
+      alive -= go[line]
+    total, line, inside = best
+    held = Counter(inside)
+    for buffer, size in sizes.items():
+      if born[buffer] <= line <= last.get(buffer, born[buffer]):
+        name = _OP_NAME.search(body[buffer[0]].attributes)
+        held[layer(name[1]) if name else 'step'] += size
+    return total, dict(held)
 
   def _value(self, key, i, values):
     """Returns the _Value of an instruction and the sizes of its new buffers."""

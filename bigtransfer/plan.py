@@ -24,6 +24,7 @@ os.environ.setdefault('TPU_MIN_LOG_LEVEL', '2')
 
 from bigtransfer import config as config_lib  # noqa: E402
 from bigtransfer import (  # noqa: E402
+    plan_cache,
     plan_data,
     plan_search,
     plan_table,
@@ -57,7 +58,7 @@ def parse_args(argv: Sequence[str]):
   add('--json', metavar='FILE', help='write all numbers')
   add('--picture', metavar='FILE.png', help='draw where the memory goes')
   add('--no_cache', action='store_true', help='compile even what was compiled'
-      f' before ({plan_data_folder()})')
+      f' before ({plan_cache.FOLDER})')
   for name, meaning in (
       ('num_examples', 'of the training set, where it counts in epochs'),
       ('num_classes', 'of the training set'),
@@ -65,12 +66,6 @@ def parse_args(argv: Sequence[str]):
   ):
     add(f'--{name}', type=int, metavar='N', help=meaning)
   return parser.parse_args(rest), overrides
-
-
-def plan_data_folder() -> str:
-  from bigtransfer import plan_cache
-
-  return plan_cache.FOLDER
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,6 +134,8 @@ def _search(job, topology, plan, cache):
   found = plan_search.search(job, topology, cache)
   for f in found:
     most = 'nothing' if f.largest is None else f'about {f.largest:,} at most'
+    if f.largest == plan_search.FAR:
+      most = f'{f.largest:,} or more'
     print(f'  remat={f.remat!r}: {most} per device and pass')
     if f.plan:
       print(f'    batch {job.config.batch_size:,}:'

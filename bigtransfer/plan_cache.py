@@ -65,3 +65,8 @@ def cached(
   part.write_text(json.dumps(value), encoding='utf-8')
   part.replace(path)
   return value
+
+
+def has(name: str, folder: str = FOLDER) -> bool:
+  """Says whether a compilation is there."""
+  return pathlib.Path(os.path.expanduser(folder), f'{name}.json').exists()

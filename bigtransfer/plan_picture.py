@@ -1,71 +1,103 @@
-"""Draws where the memory of a planned job goes."""
+"""Draws what fills the memory of a device, phase by phase."""
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+import matplotlib.figure
 
-matplotlib.use('agg')
-from matplotlib import pyplot as plt  # noqa: E402
+from bigtransfer import planning, trees
 
-from bigtransfer import trees  # noqa: E402
-
-
-def by_layer(tree: Any) -> dict[str, float]:
-  """Bytes on one device of each part of a tree of shardings and shapes.
-
-  A part is what the first two names of a path say: encoder/layers, block1/...
-  """
-  parts = {}
-  for path, leaf in trees.flatten(tree):
-    shape = leaf.sharding.shard_shape(leaf.shape)
-    name = '/'.join(path.split('/')[:2])
-    size = math.prod(shape) * leaf.dtype.itemsize
-    parts[name] = parts.get(name, 0) + size
-  return parts
+# Layers that are drawn; the smaller ones are one bar.
+_BARS = 14
+_KINDS = ('parameters', 'moments', 'average', 'activations')
+_REST = 'gradients, the rest'
+_COLORS = ('#33608c', '#7ca6c9', '#b9a3c6', '#e0a458')
 
 
-def draw(planned: Sequence[tuple[Any, dict[str, Any]]], path: str):
-  """Writes a PNG with a bar per phase and slice.
+def draw(planned: Sequence[tuple[planning.Built, dict[str, Any]]], path: str):
+  """Writes a PNG with a bar for each layer.
 
   Args:
-    planned: pairs of what `planning.build` and `planning.plan` return.
+    planned: phases with their plans, those that do not fit left out.
     path: of the picture.
+
+  Raises ValueError where nothing fits and there is nothing to draw.
   """
-  figure, axes = plt.subplots(
-      figsize=(9, 1.6 + 1.1 * len(planned)), layout='constrained'
+  planned = [(built, plan) for built, plan in planned if plan['fits']]
+  if not planned:
+    raise ValueError('--picture: no phase fits, so none has a layout to draw')
+  figure = matplotlib.figure.Figure(
+      (8 * len(planned), 6), layout='constrained'
   )
-  names = {}
-  for row, (built, plan) in enumerate(planned):
-    left = 0.0
-    for name, size in _pieces(built, plan):
-      color = names.setdefault(name, plt.cm.tab20(len(names) % 20))
-      axes.barh(row, size / 2**30, left=left / 2**30, color=color)
-      left += size
-    usable = plan['usable_bytes'] / 2**30
-    axes.plot([usable] * 2, [row - 0.45, row + 0.45], color='black')
-  axes.set_yticks(
-      range(len(planned)),
-      [f'{plan["phase"]}\n{plan["topology"]}' for _, plan in planned],
-  )
-  axes.invert_yaxis()
-  axes.set_xlabel('GiB of HBM on one device; the black line is what it has')
-  handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in names.values()]
-  axes.legend(
-      handles, names, fontsize='small', ncols=2, loc='upper left',
-      bbox_to_anchor=(0, -0.25),
-  )
-  figure.savefig(path, dpi=120, bbox_inches='tight')
-  plt.close(figure)
+  for i, (built, plan) in enumerate(planned):
+    axes = figure.add_subplot(1, len(planned), i + 1)
+    _bars(axes, breakdown(built, plan))
+    axes.set_title(
+        f'{plan["phase"]} on {plan["topology"]}: peak'
+        f' {plan["peak_bytes"] / 2**30:.2f} of'
+        f' {plan["usable_bytes"] / 2**30:.2f} GiB, {plan["per_device"]} per'
+        ' device and pass',
+        fontsize=10,
+    )
+  figure.savefig(path, dpi=120)
 
 
-def _pieces(built, plan):
-  """Parameters by layer, the optimizer, and what a step needs beside them."""
+def breakdown(
+    built: planning.Built, plan: dict[str, Any]
+) -> dict[str, dict[str, float]]:
+  """Returns {layer: {kind: bytes}} of a device at the peak.
+
+  Activations are all temporaries. Gradients that wait for their sum over
+  devices belong to no layer, like what the compiler has more than the layers
+  add up to.
+  """
   state = built.program.abstract
-  parts = by_layer(state.params)
-  yield from sorted(parts.items(), key=lambda item: -item[1])
-  rest = plan['state_bytes'] - sum(parts.values())
-  yield 'optimizer and average', rest
-  if plan['fits']:
-    yield 'activations, gradients', plan['activation_bytes']
+  parameters = dict(trees.flatten(state.params))
+  result = {}
+
+  def add(name, kind, size):
+    result.setdefault(name, Counter())[kind] += size
+
+  for kind, tree in zip(
+      _KINDS, (state.params, state.opt_state, state.ema), strict=False
+  ):
+    for name, leaf in trees.flatten(tree):
+      parts = name.split('/')
+      # A moment is named like its parameter, after what the optimizer adds.
+      while parts and '/'.join(parts) not in parameters:
+        parts = parts[1:]
+      add(_layer(parts) or _REST, kind, planning.held(leaf))
+  for name, size in plan['layers'].items():
+    add(_REST if name == 'step' else name, 'activations', size)
+  missing = plan['activation_bytes'] - sum(plan['layers'].values())
+  add(_REST, 'activations', max(0, missing))
+  return result
+
+
+def _layer(parts):
+  """The first two parts of a path, without the leaf."""
+  parts = [p for p in parts[:-1] if p != 'layers']
+  return '/'.join(parts[:2])
+
+
+def _bars(axes, layers):
+  order = sorted(layers, key=lambda name: -sum(layers[name].values()))
+  rest = [n for n in order if n != _REST][_BARS:]
+  others = Counter()
+  for name in rest:
+    others.update(layers[name])
+  shown = {n: layers[n] for n in order if n not in rest}
+  if rest:
+    shown[f'{len(rest)} smaller layers'] = others
+  names = list(reversed(shown))
+  left = [0.0] * len(names)
+  for kind, color in zip(_KINDS, _COLORS, strict=True):
+    sizes = [shown[name].get(kind, 0) / 2**20 for name in names]
+    if any(sizes):
+      axes.barh(names, sizes, left=left, color=color, label=kind)
+    left = [a + b for a, b in zip(left, sizes, strict=True)]
+  axes.set_xlabel('MiB of a device at the peak')
+  axes.spines[['top', 'right']].set_visible(False)
+  axes.legend(frameon=False, loc='lower right')

@@ -4,13 +4,15 @@ import copy
 import math
 from typing import Any, NamedTuple
 
+from bigtransfer import config as config_lib
 from bigtransfer import planning
 
 # What costs least time first: a layer or unit that is computed twice adds a
 # third to the arithmetic, products kept less.
 POLICIES = {'bert': ('none', 'dots', 'layer'), 'bit': ('none', 'unit', 'stage')}
-# Micro-batches of a device that are tried in search of one that does not fit.
-_LARGEST = 2**14
+# Examples of a pass that no device holds, of any but the smallest models; more
+# are not looked for.
+FAR = 4096
 
 
 class Found(NamedTuple):
@@ -18,8 +20,8 @@ class Found(NamedTuple):
 
   Attributes:
     remat: the policy.
-    largest: examples of one pass on one device, estimated from two sizes that
-      do not fit; memory is all but linear in it. None if nothing fits.
+    largest: examples of one pass on one device, estimated; memory is all but
+      linear in it. None if nothing fits.
     plan: of the config's batch with the least accumulation that fits, or None.
   """
 
@@ -31,7 +33,20 @@ class Found(NamedTuple):
 def search(
     job: planning.Job, topology: Any, cache: bool = True
 ) -> list[Found]:
-  """Returns what fits for each remat policy, the cheapest policy first."""
+  """Returns what fits for each remat policy, the cheapest policy first.
+
+  Where nothing does, the presets of sharding that split the state are tried,
+  unless the config names one.
+  """
+  found = _policies(job, topology, cache)
+  for preset in ('zero1', 'fsdp'):
+    if any(f.plan for f in found) or job.config.sharding.preset:
+      break
+    found = _policies(changed(job, preset=preset), topology, cache)
+  return found
+
+
+def _policies(job, topology, cache):
   return [
       _policy(job, topology, remat, cache)
       for remat in POLICIES[job.config.model.name]
@@ -45,9 +60,16 @@ def best(found: list[Found]) -> dict[str, Any] | None:
 
 
 def changed(job: planning.Job, **values: Any) -> planning.Job:
-  """Returns a job with other values: `remat`, `batch_size`, `accum_steps`."""
+  """Returns a job with other values.
+
+  They are `remat`, `preset` of sharding, and keys of the config itself, such
+  as `accum_steps`.
+  """
   config = copy.deepcopy(job.config)
-  remat = values.pop('remat', None)
+  preset, remat = values.pop('preset', None), values.pop('remat', None)
+  if preset:
+    config.sharding.preset = preset
+    config_lib.fill_layout(config)
   if remat:
     config.model.remat = remat
   for key, value in values.items():
@@ -57,22 +79,22 @@ def changed(job: planning.Job, **values: Any) -> planning.Job:
 
 def _policy(job, topology, remat, cache):
   job = changed(job, remat=remat)
-  per_device = max(1, job.config.batch_size // topology.num_devices)
-  estimate = _estimate(job, topology, per_device, cache)
-  if estimate is None:
+  per_device = job.config.batch_size // planning.build(job, topology).parts
+  line = estimate(job, topology, cache)
+  if line is None:
     return Found(remat, None, None)
   plan = None
   for passes in _divisors(per_device):
-    if per_device // passes > estimate.largest(passes > 1):
+    if per_device // passes > line.largest(passes > 1):
       continue
     tried = _plan(changed(job, accum_steps=passes), topology, cache)
     if tried['fits']:
       plan = tried
       break
-  return Found(remat, max(0, estimate.largest(False)) or None, plan)
+  return Found(remat, line.largest(False) or None, plan)
 
 
-class _Estimate(NamedTuple):
+class Line(NamedTuple):
   """Bytes of a device as a line over the examples of a pass."""
 
   base: float
@@ -81,29 +103,44 @@ class _Estimate(NamedTuple):
   gradients: int
 
   def largest(self, accumulated: bool) -> int:
-    """With accumulation, a second tree of gradients is kept."""
+    """Examples of a pass; with accumulation, more gradients are kept."""
     extra = self.gradients if accumulated else 0
-    return math.floor((self.usable - self.base - extra) / self.slope)
-
-
-def _estimate(job, topology, start, cache):
-  """Draws a line through two sizes that do not fit: those fail in seconds."""
-  size, failures, last = start, [], None
-  while len(failures) < 2 and size <= _LARGEST:
-    last = _plan(
-        changed(job, batch_size=size * topology.num_devices, accum_steps=1),
-        topology, cache,
+    return max(
+        0, math.floor((self.usable - self.base - extra) / self.slope)
     )
-    if not last['fits']:
-      failures.append((size, last['needed_bytes']))
-    size *= 2 if failures else 4
-  if len(failures) < 2:
-    return None
-  (a, need_a), (b, need_b) = failures
+
+
+def estimate(job: planning.Job, topology: Any, cache: bool = True):
+  """Returns the Line of a job, or None if not even one example fits.
+
+  Through two sizes that do not fit: those fail in seconds, where one that fits
+  is compiled for minutes. A far too large one tells where to look.
+  """
+  parts = planning.build(job, topology).parts
+
+  def need(size):
+    batch = size * parts
+    plan = _plan(
+        changed(job, batch_size=batch, accum_steps=1), topology, cache
+    )
+    return plan if not plan['fits'] else None
+
+  far = need(FAR)
+  if far is None:
+    return Line(0, topology.chip.usable / FAR, topology.chip.usable, 0)
+  room = max(0, far['usable_bytes'] - far['state_bytes'])
+  each = (far['needed_bytes'] - far['state_bytes']) / FAR
+  near, points = max(1, math.floor(room / each)), [(FAR, far['needed_bytes'])]
+  for size in (2 * near, 4 * near):
+    tried = need(size)
+    if tried:
+      points.append((size, tried['needed_bytes']))
+  (a, need_a), (b, need_b) = sorted(points)[:2]
   slope = (need_b - need_a) / (b - a)
-  return _Estimate(
-      need_a - slope * a, slope, last['usable_bytes'], 4 * last['parameters']
+  line = Line(
+      need_a - slope * a, slope, far['usable_bytes'], 4 * far['parameters']
   )
+  return line if line.largest(False) else None
 
 
 def _plan(job, topology, cache):

@@ -12,6 +12,7 @@ _ROWS = (
     ('accumulation steps', lambda p: f'{p["accum_steps"]:,}'),
     ('batch per device and pass', lambda p: f'{p["per_device"]:,}'),
     ('remat, compute type', lambda p: f'{p["remat"]}, {p["dtype"]}'),
+    ('sharding', lambda p: p['sharding']),
     ('parameters', lambda p: f'{p["parameters"]:,}'),
     ('HBM of a device: state', lambda p: size(p['state_bytes'])),
     ('  activations', lambda p: size(p['activation_bytes'])),
@@ -94,7 +95,10 @@ def settings(plan: dict[str, Any]) -> str:
   """Says how a job that fits is configured."""
   return (
       f'accum_steps={plan["accum_steps"]} ({plan["per_device"]:,} per device'
-      f' and pass), model.remat={plan["remat"]!r}: peak'
+      f' and pass), model.remat={plan["remat"]!r}'
+      + ('' if plan['sharding'] == 'as given' else
+         f', sharding.preset={plan["sharding"]!r}')
+      + f': peak'
       f' {size(plan["peak_bytes"])}, {milliseconds(plan["step_seconds"])} ms a'
       f' step at least'
   )

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -10,12 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bigtransfer import (
-    config as config_lib,
-)
+from bigtransfer import config as config_lib
 from bigtransfer import (
     hlo,
     hlo_cost,
+    hlo_memory,
     plan_cache,
     plan_data,
     program,
@@ -54,6 +54,12 @@ class Built(NamedTuple):
   config: Any
   topology: topologies.Topology
   program: program.Program
+
+  @property
+  def parts(self) -> int:
+    """Into how many parts the devices split a batch."""
+    shape = self.program.batch_sharding.mesh.shape
+    return math.prod(shape[axis] for axis in mesh_lib.BATCH_AXES)
 
 
 def jobs(config: Any, asked: plan_data.Asked) -> list[Job]:
@@ -133,6 +139,7 @@ def _compile(built, lowered):
       'hbm_bytes': cost.bytes,
       'executed_flops': cost.flops,
       'collectives': [c._asdict() for c in hlo.collectives(text)],
+      'layers': hlo_memory.by_layer(text),
   }
 
 
@@ -164,8 +171,9 @@ def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
       'devices': devices,
       'batch_size': c.batch_size,
       'accum_steps': c.accum_steps,
-      'per_device': c.batch_size // devices // c.accum_steps,
+      'per_device': c.batch_size // built.parts // c.accum_steps,
       'remat': c.model.remat,
+      'sharding': c.sharding.preset or 'as given',
       'dtype': c.model.dtype,
       'parameters': count(state.params),
       'usable_bytes': chip.usable,

@@ -62,6 +62,7 @@ def get_config(arg=None):
     args['task'], args['data'] = 'csv', args['csv']
   own = args['task'] in ('speeches', 'csv')
   c = common.base()
+  c.target = 'v5litepod-1' if own else 'v5litepod-4'
   c.model.name = 'bert'
   c.model.variant = args['size'] or ('tiny' if own else 'base')
   c.model.dtype = 'float32' if own else 'bfloat16'
@@ -139,6 +140,7 @@ def _squad(c, version, args):
 
 def _smoke(c):
   """A few steps of a narrow network, on the speeches for all but SQuAD."""
+  c.target = 'v5litepod-1'
   c.model.variant = 'tiny'
   c.model.layers, c.model.hidden, c.model.heads, c.model.ffn = 2, 32, 2, 64
   c.model.dtype = 'float32'

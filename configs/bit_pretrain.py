@@ -34,6 +34,8 @@ def get_config(arg=None):
   c = common.base()
   c.model.variant = args['variant']
   c.model.dtype = 'bfloat16'
+  # Eight images per core, as the paper has it.
+  c.target = 'v3-512' if args['data'].startswith('imagenet') else 'v3-8'
   c.batch_size = 4096
   c.total_steps = '90 epochs'
   c.eval_every = '5 epochs'

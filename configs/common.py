@@ -78,6 +78,7 @@ def _convert_arg(name, text, default):
 
 def smoke(config: Section) -> Section:
   """Shrinks a recipe to seconds on a laptop, on embedded data."""
+  config.target = 'v5litepod-1'
   config.batch_size = 16
   config.eval_batch_size = 500
   config.total_steps = 3

@@ -11,6 +11,7 @@ def get_config(arg=None):
   args = common.parse_arg(arg, smoke=False)
   c = common.base()
 
+  c.target = 'v5litepod-1'
   c.batch_size = 128
   c.total_steps = 1100
   c.log_every = 20

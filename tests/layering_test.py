@@ -78,8 +78,15 @@ LEVELS = (
     },
     {'bert_interchange', 'distributed', 'hlo_cost', 'models', 'optim',
      'sharding', 'topologies'},
-    {'bert_interchange', 'config', 'reduction', 'state', 'tasks'},
-    {'plan_cache', 'plan_picture', 'pretrained'},
+    {
+        'bert_interchange',
+        'config',
+        'hlo_memory',
+        'reduction',
+        'state',
+        'tasks',
+    },
+    {'plan_cache', 'pretrained'},
     {
         'checkpoint',
         'evaluators',
@@ -91,7 +98,7 @@ LEVELS = (
     },
     {'export', 'messages', 'program'},
     {'evaluation', 'planning'},
-    {'plan_search', 'train'},
+    {'plan_picture', 'plan_search', 'train'},
     {'main', 'plan', 'predict'},
 )
 
