@@ -30,11 +30,13 @@ INTRO = '''# Plans
 
 What jobs need on TPU slices, by the compiler of the TPU (libtpu {libtpu}, JAX
 {jax}) on a machine without one. `python -m benchmarks.plan_tables` made this
-page. GiB are of one device, of what a program may use: {usable}. A device is a
-chip, but half of one on v2, v3 and TPU7x. *tight*: the compiler accepts it, as
-parts of the state make room before others are needed; all of the state and the
-temporaries together would be more. Milliseconds, hours and MFU are bounds: the
-longest of arithmetic, HBM and links at their peaks. A real step takes longer.
+page. A device is a chip, but half of one on v2, v3 and TPU7x. GiB are of one
+device; a program may use
+{usable}.
+*tight*: the compiler accepts it, as parts of the state make room before others
+are needed; all of the state and the temporaries together would be more.
+Milliseconds, hours and MFU are bounds: the longest of arithmetic, HBM and links
+at their peaks. A real step takes longer.
 '''
 
 
@@ -66,9 +68,7 @@ class Planner:
     return plan
 
   def estimate(self, job, topology):
-    if time.time() > self._deadline:
-      raise Timeout
-    return plan_search.estimate(job, topology)
+    return plan_search.estimate(job, topology, self.plan)
 
 
 def row(*cells):
@@ -197,10 +197,13 @@ def fitting(planner, job, generation):
   once = next(
       (t.name for t in slices
        if t.num_devices * largest >= batch and batch % t.num_devices == 0),
-      'none',
+      'no slice',
   )
   some = f' ({host.name})' if line.largest(True) and once != host.name else ''
   return f'{largest}: {once}{some}'
+
+
+SECTIONS = {'lamb': lamb, 'smallest': smallest, 'bit': bit}
 
 
 def main():
@@ -208,7 +211,10 @@ def main():
                                    description=__doc__)
   parser.add_argument('--minutes', type=float, default=60,
                       help='after which nothing new is compiled')
-  planner = Planner(parser.parse_args().minutes)
+  parser.add_argument('--only', nargs='+', default=list(SECTIONS),
+                      choices=SECTIONS, help='sections')
+  args = parser.parse_args()
+  planner = Planner(args.minutes)
   usable = ', '.join(
       f'{c.usable / chips.GIB:.2f} on {c.name}' for c in chips.CHIPS.values()
   )
@@ -217,8 +223,8 @@ def main():
       jax=importlib.metadata.version('jax'),
       usable=usable,
   ), end='')
-  for section in (lamb, smallest, bit):
-    for line in section(planner):
+  for name in args.only:
+    for line in SECTIONS[name](planner):
       print(line, flush=True)
 
 

@@ -111,8 +111,7 @@ class _Walk:
       elif i.opcode == 'dynamic-update-slice' and i.operands[0] == name:
         pass  # It is overwritten in place.
       elif i.opcode in ('bitcast', 'get-tuple-element'):
-        alias = next(k for k, v in inner.items() if v is i)
-        total += self._read(inner, alias, full)
+        total += self._read(inner, _name_of(inner, i), full)
       elif i.opcode == 'fusion':
         nested = self._all[_called(i.attributes, 'calls')]
         index = i.operands.index(name)
@@ -120,7 +119,10 @@ class _Walk:
             k for k, v in nested.items()
             if v.opcode == 'parameter' and v.operands[0] == str(index)
         )
-        total += self._read(nested, inside, full)
+        # One that only reshapes passes it on to who reads it out here.
+        total += self._read(nested, inside, full) or self._read(
+            inner, _name_of(inner, i), full
+        )
       else:
         return full
     return min(total, full)
@@ -140,6 +142,10 @@ class _Walk:
       last = next(i for i in nested.values() if i.root)
       return self._written(nested, last, full)
     return full
+
+
+def _name_of(body, instruction):
+  return next(k for k, v in body.items() if v is instruction)
 
 
 def _bytes(body, instruction):

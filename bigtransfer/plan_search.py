@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bigtransfer import config as config_lib
@@ -80,18 +81,22 @@ def changed(job: planning.Job, **values: Any) -> planning.Job:
 def _policy(job, topology, remat, cache):
   job = changed(job, remat=remat)
   per_device = job.config.batch_size // planning.build(job, topology).parts
-  line = estimate(job, topology, cache)
+
+  def plan(job, topology):
+    return planning.plan([planning.build(job, topology)], cache)[0]
+
+  line = estimate(job, topology, plan)
   if line is None:
     return Found(remat, None, None)
-  plan = None
+  fits = None
   for passes in _divisors(per_device):
     if per_device // passes > line.largest(passes > 1):
       continue
-    tried = _plan(changed(job, accum_steps=passes), topology, cache)
+    tried = plan(changed(job, accum_steps=passes), topology)
     if tried['fits']:
-      plan = tried
+      fits = tried
       break
-  return Found(remat, line.largest(False) or None, plan)
+  return Found(remat, line.largest(False) or None, fits)
 
 
 class Line(NamedTuple):
@@ -110,20 +115,29 @@ class Line(NamedTuple):
     )
 
 
-def estimate(job: planning.Job, topology: Any, cache: bool = True):
+def estimate(
+    job: planning.Job, topology: Any, plan: Callable[..., dict[str, Any]]
+) -> Line | None:
   """Returns the Line of a job, or None if not even one example fits.
 
   Through two sizes that do not fit: those fail in seconds, where one that fits
   is compiled for minutes. A far too large one tells where to look.
+
+  Args:
+    job: to be planned.
+    topology: the slice.
+    plan: (job, topology) -> plan.
   """
   parts = planning.build(job, topology).parts
 
   def need(size):
-    batch = size * parts
-    plan = _plan(
-        changed(job, batch_size=batch, accum_steps=1), topology, cache
-    )
-    return plan if not plan['fits'] else None
+    tried = changed(job, batch_size=size * parts, accum_steps=1)
+    if job.num_examples:
+      # As many steps as before, so that the schedule goes on to fit.
+      examples = job.num_examples * size * parts // job.config.batch_size
+      tried = tried._replace(num_examples=examples)
+    found = plan(tried, topology)
+    return found if not found['fits'] else None
 
   far = need(FAR)
   if far is None:
@@ -141,10 +155,6 @@ def estimate(job: planning.Job, topology: Any, cache: bool = True):
       need_a - slope * a, slope, far['usable_bytes'], 4 * far['parameters']
   )
   return line if line.largest(False) else None
-
-
-def _plan(job, topology, cache):
-  return planning.plan([planning.build(job, topology)], cache)[0]
 
 
 def _divisors(n):

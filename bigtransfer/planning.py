@@ -188,7 +188,8 @@ def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
       measured['peak_bytes'] - measured['argument_bytes']
   )
   seconds = {
-      'compute': model_flops / devices / chip.flops,
+      # With what remat repeats, which is no work of the model.
+      'compute': measured['executed_flops'] / chip.flops,
       'hbm': measured['hbm_bytes'] / chip.bandwidth,
       'ici': sum(
           link_seconds(collective, topology)
@@ -204,7 +205,7 @@ def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
       'seconds': seconds,
       'step_seconds': step,
       'bound': max(seconds, key=seconds.get),
-      'mfu_bound': seconds['compute'] / step,
+      'mfu_bound': model_flops / devices / chip.flops / step,
       'examples_per_second': c.batch_size / step,
       'hours': step * c.total_steps / 3600,
       'chip_hours': step * c.total_steps / 3600 * topology.num_chips,

@@ -7,6 +7,7 @@ from bigtransfer import plan_data, plan_search, planning, topologies
 from configs import bit_pretrain
 
 GIB = 2**30
+STEPS = 1000  # of an epoch
 # GiB of the state, and of an example, by remat policy; and seconds of a step.
 COSTS = {'none': (2, 0.5, 1.0), 'unit': (2, 0.25, 1.3), 'stage': (2, 0.3, 1.3)}
 
@@ -17,6 +18,8 @@ def compiled(monkeypatch):
   asked = []
 
   def build(job, topology):
+    # The schedule is in steps and must go on to fit.
+    assert job.num_examples // job.config.batch_size == STEPS
     return planning.Built(job, job.config, topology, None)
 
   def plan(builts, cache):
@@ -45,7 +48,7 @@ def job(batch_size):
   config = config_lib.phases(bit_pretrain.get_config('R50x1'))[0][1]
   plan_data.fill(config, plan_data.Asked())
   config.batch_size = batch_size
-  return planning.Job('train', config, 1000)
+  return planning.Job('train', config, STEPS * batch_size)
 
 
 def test_largest_batch_and_least_accumulation_are_found(compiled):
