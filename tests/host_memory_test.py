@@ -23,7 +23,7 @@ x = jnp.ones((4096, 4096))
 for _ in range(8):
   step(x).block_until_ready()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4):
+for _ in range(16):
   step(x).block_until_ready()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -42,5 +42,6 @@ def test_temporaries_stay_mapped():
     )
     return int(done.stdout)
 
-  # 64 MiB in each of 4 steps are 65,536 pages of 4 KiB.
-  assert faults('keep') < 20_000 < 60_000 < faults('as it is')
+  # 64 MiB in each of 16 steps are 262,144 pages of 4 KiB. The heap may still
+  # grow by a few such blocks, which threads that overlap ask for.
+  assert faults('keep') < 80_000 < 240_000 < faults('as it is')

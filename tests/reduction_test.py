@@ -6,6 +6,7 @@ the compiler for TPUs goes ways of its own, from that.
 
 import collections
 import functools
+import importlib.util
 
 import flax.linen as nn
 import jax
@@ -291,6 +292,10 @@ def no_cache():
   compilation_cache.reset_cache()
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec('libtpu') is None,
+    reason="libtpu is not installed: pip install 'bigtransfer[plan]'",
+)
 @pytest.mark.usefixtures('no_cache')
 def test_on_a_tpu_layers_are_gathered_and_gradients_reduced_in_bfloat16():
   toy, tx = Toy(), optax.sgd(0.1, momentum=0.9)
