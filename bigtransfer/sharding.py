@@ -129,6 +129,7 @@ def axes_in(entry):
     return ()
   return entry if isinstance(entry, tuple) else (entry,)
 
+
 def _parameter_of(path, shape, shapes):
   """Returns the longest parameter path that ends `path`, if shapes agree.
 
