@@ -10,23 +10,21 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bigtransfer import retention, trees
+from bigtransfer import retention, saved, trees
 from bigtransfer.state import TrainState, host_copy
 
-# SaveError tells of a save that fails; asyncio would again, after the end.
+# Of a save that fails, SaveError tells; asyncio would tell again, write by
+# write and after the program's last word.
 logging.getLogger('asyncio').setLevel(logging.CRITICAL)
 
 PARTS = ('params', 'model_state', 'opt_state', 'ema', 'progress')
-
-
-class MismatchError(ValueError):
-  """A checkpoint does not fit what it is to be restored into."""
 
 
 class SaveError(RuntimeError):
@@ -79,7 +77,10 @@ class CheckpointManager:
     )
 
   def save(
-      self, step: int, state: TrainState, metrics: dict[str, Any] | None = None
+      self,
+      step: int,
+      state: TrainState,
+      metrics: Mapping[str, float] | None = None,
   ):
     """Starts saving; waits only for a save that is still under way.
 
@@ -101,7 +102,7 @@ class CheckpointManager:
   def _write(self, step, parts, metrics):
     with _explained(f'saving checkpoint {step} in {self.directory}'):
       if step in self._manager.all_steps() and step not in self.steps():
-        self._manager.delete(step)  # Half-written: never to be restored.
+        self._manager.delete(step)  # Half-written: it can never be restored.
       self._manager.save(
           step, args=_items('Save', parts), metrics=metrics, force=True
       )
@@ -143,7 +144,9 @@ class CheckpointManager:
         del wanted[part]
         reset = True
       elif problem:
-        raise MismatchError(_other_run(self.directory, step, part, problem))
+        raise saved.MismatchError(
+            _other_run(self.directory, step, part, problem)
+        )
     restored = self._manager.restore(step, args=_items('Restore', wanted))
     progress = restored['progress']
     state = TrainState(
@@ -168,7 +171,7 @@ class CheckpointManager:
 
   def steps(self) -> list[int]:
     """Steps of the complete checkpoints, ascending."""
-    return complete_steps(self.directory)
+    return saved.complete_steps(self.directory)
 
   def latest_step(self) -> int | None:
     return max(self.steps(), default=None)
@@ -188,6 +191,7 @@ class CheckpointManager:
       self.wait()
     finally:
       self._thread.shutdown()
+      # Where a save failed, Orbax says so once more.
       with _explained(f'saving a checkpoint in {self.directory}'):
         self._manager.close()
 
@@ -198,75 +202,13 @@ class CheckpointManager:
     self.close()
 
 
-def complete_steps(directory: str) -> list[int]:
-  """Steps of the complete checkpoints in a folder, if it exists, ascending."""
-  if not epath.Path(directory).exists():
-    return []
-  return sorted(
-      int(folder.name)
-      for folder in epath.Path(directory).iterdir()
-      # Orbax writes it last.
-      if folder.name.isdigit() and (folder / '_CHECKPOINT_METADATA').exists()
-  )
-
-
-def restore_params(
-    directory: str, step: int | None = None, abstract: Any = None
-) -> tuple[Any, int]:
-  """Restores parameters alone, the moving average where there is one.
-
-  Args:
-    directory: with a folder per checkpoint; nothing in it is changed.
-    step: which checkpoint; None = the newest complete one.
-    abstract: `jax.ShapeDtypeStruct`s with shardings; None = as saved, on the
-      first device.
-
-  Returns:
-    The parameters and the step.
-
-  Raises:
-    FileNotFoundError: there is no such checkpoint.
-    MismatchError: it does not fit `abstract`; names the first difference.
-  """
-  steps = complete_steps(directory)
-  if not steps or step not in (None, *steps):
-    raise FileNotFoundError(
-        f'{directory} has no checkpoint {"" if step is None else step}'
-        f' (it has {steps})'
-    )
-  step = step or steps[-1]
-  item = epath.Path(directory) / str(step) / 'ema'
-  part = 'ema' if item.exists() else 'params'
-  return restore_part(directory, step, part, abstract), step
-
-
-def restore_part(
-    directory: str, step: int, part: str, abstract: Any = None
-) -> Any:
-  """Restores one part of a checkpoint, {} if the state had none; see above."""
-  item = epath.Path(os.path.abspath(directory)) / str(step) / part
-  if not item.exists():
-    return {}
-  with ocp.StandardCheckpointer() as checkpointer:
-    found = checkpointer.metadata(item).item_metadata.tree
-    if abstract is None:
-      here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-      abstract = jax.tree.map(
-          lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=here),
-          found,
-      )
-    elif problem := trees.mismatch(found, abstract):
-      raise MismatchError(f'{item} {problem}: it is of another model')
-    return checkpointer.restore(item, abstract)
-
-
-def _items(action, parts) -> ocp.args.Composite:
+def _items(action: str, parts: dict[str, Any]) -> ocp.args.Composite:
   make = getattr(ocp.args, f'Standard{action}')
   return ocp.args.Composite(**{k: make(v) for k, v in parts.items()})
 
 
 def _parts(state: TrainState) -> dict[str, Any]:
-  """Items of a state; the scalars share one."""
+  """Splits a state into Orbax items; the scalars share one."""
   return {
       'params': state.params,
       'model_state': state.model_state,

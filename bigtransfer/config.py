@@ -273,11 +273,6 @@ def _is_section(value) -> bool:
   return isinstance(value, ml_collections.ConfigDict)
 
 
-def less(config, section: str) -> dict[str, Any]:
-  """Returns a config without a section, for comparing; JSON values."""
-  return {k: v for k, v in json.loads(to_json(config)).items() if k != section}
-
-
 def differences(old, new, *, ignore: Sequence[str] = FREE) -> list[str]:
   """Lists 'a.b: old -> new' for every key that differs outside `ignore`."""
   lines = []

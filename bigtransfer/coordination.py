@@ -50,8 +50,7 @@ class Group:
 
   def ask(self, event: str):
     """Asks all processes to act on `event`; safe in a signal handler."""
-    if event not in self._asked:
-      self._asked.append(event)
+    self._asked.append(event)
 
   def check(self) -> set[str]:
     """Returns the events to act on now; equal on all processes.
@@ -66,8 +65,8 @@ class Group:
       seen = list(self._seen)
     self._beat = time.monotonic()
     if self.count == 1:
-      events, self._asked = set(self._asked), []
-      return events
+      # One by one: a signal may add to the list at any moment.
+      return {self._asked.pop(0) for _ in range(len(self._asked))}
     for number in range(len(self._targets), len(seen)):
       self._targets.append(max(
           int(self._store.get(f'at/{number}/{other}'))
@@ -101,19 +100,6 @@ class Group:
     if self.primary:
       self._store.set(f'value/{name}', json.dumps(value))
     return json.loads(self._store.get(f'value/{name}'))
-
-  def agree(self, name: str, value: Any, hint: str):
-    """Checks that all processes have the same value; JSON.
-
-    `name` is used once. Raises GroupError, with `hint`, where it is another
-    than that of process 0.
-    """
-    theirs = self.broadcast(name, value)
-    if self.count > 1 and theirs != json.loads(json.dumps(value)):
-      raise GroupError(
-          f'{name}: process {self.index} has {value!r}, process 0'
-          f' {theirs!r}: {hint}'
-      )
 
   def fail(self, message: str, code: int):
     """Says why this process fails; the others end with the same code.

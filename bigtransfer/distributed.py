@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,20 +29,17 @@ def needed(section: Any, environ=os.environ) -> bool:
   return (
       section.num_processes is not None
       or section.coordinator_address is not None
-      or ('SLURM_PROCID' in environ and int(environ['SLURM_NTASKS']) > 1)
+      or ('SLURM_PROCID' in environ and environ.get('SLURM_NTASKS', '1') != '1')
       or {'KUBERNETES_SERVICE_HOST', 'JOB_COMPLETION_INDEX'} <= set(environ)
       or on_tpu
   )
 
 
-def start(
-    section: Any, say: Callable[[str], None] = print
-) -> coordination.Group:
+def start(section: Any) -> coordination.Group:
   """Returns the group of processes that this one belongs to.
 
-  Args:
-    section: `config.distributed`.
-    say: told the address and the number of processes.
+  `section` is `config.distributed`. Says on stderr whom it waits for, and who
+  it is.
 
   Raises:
     coordination.GroupError: the numbers given make no sense. A process that
@@ -53,21 +49,23 @@ def start(
     return coordination.Group(None, 0, 1, section.hang_seconds)
   # It would take SIGTERM for itself; see Group.check for what stands for it.
   jax.config.update('jax_enable_preemption_service', False)
-  place = section.coordinator_address or 'the address that JAX finds'
-  count = section.num_processes or 'as many as JAX finds'
-  say(f'waiting for {count} processes at {place}')
-
-  def late():
-    # JAX would abort by itself, with a stack trace and no plain sentence.
-    who = f'process {section.process_id}' if section.num_processes else 'this'
-    coordination.end(
-        f'{who} has waited {section.timeout} s for {count} processes at'
-        f' {place} (config.distributed); start the same command on every'
-        ' worker, and let the port through the firewall',
-        1,
+  index, count = section.process_id, section.num_processes
+  if index is not None and count is not None and index >= count:
+    raise coordination.GroupError(
+        f'config.distributed.process_id={index} with num_processes={count};'
+        f' accepted: 0 to {count - 1}'
     )
-
-  timer = threading.Timer(section.timeout, late)
+  place = section.coordinator_address or 'the address that JAX finds'
+  count = count or 'as many as JAX finds'
+  _note(f'waiting for {count} processes at {place}')
+  who = 'this' if index is None else f'process {index}'
+  # JAX would abort by itself, with a stack trace and no plain sentence.
+  timer = threading.Timer(section.timeout, coordination.end, (
+      f'{who} has waited {section.timeout} s for {count} processes at {place}'
+      ' (config.distributed.timeout); start the same command on every worker,'
+      ' and let the port through the firewall',
+      1,
+  ))
   timer.daemon = True
   timer.start()
   try:
@@ -86,24 +84,17 @@ def start(
   from jax._src import distributed
 
   state = distributed.global_state
-  group = coordination.Group(
-      coordination.Store(state.client),
-      state.process_id,
-      state.num_processes,
-      section.hang_seconds,
-  )
-  say(
-      f'process {group.index} of {group.count}, coordinator'
-      f' {state.coordinator_address}'
-  )
-  return group
+  index, count = state.process_id, state.num_processes
+  _note(f'process {index} of {count}, coordinator {state.coordinator_address}')
+  store = coordination.Store(state.client)
+  return coordination.Group(store, index, count, section.hang_seconds)
 
 
 def listen(group):
   """Makes SIGTERM and SIGINT ask all processes to save and stop."""
 
   def ask(number, frame):
-    print('saving, then stopping; once more stops at once', file=sys.stderr)
+    _note('saving, then stopping; once more stops at once')
     group.ask('stop')
     signal.signal(number, signal.SIG_DFL)
 
@@ -131,3 +122,7 @@ def start_devices(config: Any):
     )
   if found == 'cpu':
     host_memory.keep_freed()
+
+
+def _note(text):
+  print(text, file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bigtransfer import checkpoint, evaluators, prefetch
+from bigtransfer import evaluators, prefetch, saved
 from bigtransfer.program import Phase
 
 # Takes the (id, where) pairs of images that could not be read.
@@ -76,8 +76,8 @@ def evaluate_newest(phase: Phase, workdir: str, note: Note):
   """
   folder = os.path.join(workdir, 'checkpoints')
   abstract = phase.program.abstract
-  params, step = checkpoint.restore_params(folder, abstract=abstract.params)
-  model_state = checkpoint.restore_part(
+  params, step = saved.restore_params(folder, abstract=abstract.params)
+  model_state = saved.restore_part(
       folder, step, 'model_state', abstract.model_state
   )
   state = abstract._replace(params=params, model_state=model_state, ema={})

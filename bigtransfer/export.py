@@ -20,8 +20,8 @@ from safetensors import numpy as safetensors_numpy
 
 from bigtransfer import (
     bert_interchange,
-    checkpoint,
     pretrained,
+    saved,
     trees,
     workdir,
 )
@@ -66,19 +66,19 @@ def initial_params(
   folder, step = _checkpoint(source)
   if folder:
     if not is_bert:
-      return checkpoint.restore_params(folder, step, abstract)[0]
-    params, _ = checkpoint.restore_params(folder, step)
+      return saved.restore_params(folder, step, abstract)[0]
+    params, _ = saved.restore_params(folder, step)
   elif is_bert:
     try:
       pretrained.check_config(source, model)
       params = pretrained.load(source)
     except ValueError as e:
-      raise checkpoint.MismatchError(f'config.init_from: {e}') from e
+      raise saved.MismatchError(f'config.init_from: {e}') from e
   elif os.path.isfile(source):
     try:
       params, _ = load(source)
     except SafetensorError as e:
-      raise checkpoint.MismatchError(
+      raise saved.MismatchError(
           f'config.init_from={source!r} is no .safetensors file: {e}'
       ) from e
   else:
@@ -95,7 +95,7 @@ def initial_params(
     elif problem := trees.mismatch(params, abstract):
       raise ValueError(f'{problem}: it is of another model')
   except ValueError as e:
-    raise checkpoint.MismatchError(f'config.init_from={source!r} {e}') from e
+    raise saved.MismatchError(f'config.init_from={source!r} {e}') from e
   return jax.tree.map(
       lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding),
       params,
@@ -130,7 +130,7 @@ def main(argv=None) -> int:
     if not os.path.isdir(folder):
       raise FileNotFoundError(f'there is no folder {folder!r}')
     run = workdir.load(args.workdir)
-    params, step = checkpoint.restore_params(
+    params, step = saved.restore_params(
         os.path.join(args.workdir, 'checkpoints'), args.step
     )
   except (FileNotFoundError, ValueError) as e:

@@ -9,7 +9,6 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 75 stopped early and saved.
 import argparse
 import importlib.util
 import os
-import re
 import sys
 import time
 import traceback
@@ -22,29 +21,24 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import jax  # noqa: E402
 from absl import logging  # noqa: E402
 
-from bigtransfer import (
-  checkpoint,  # noqa: E402
+from bigtransfer import (  # noqa: E402
+  checkpoint,
+  command_line,
   coordination,
   distributed,
-  trees,  # noqa: E402
+  saved,
+  trees,
 )
 from bigtransfer import config as config_lib  # noqa: E402
 from bigtransfer import mesh as mesh_lib  # noqa: E402
 from bigtransfer import workdir as workdir_lib  # noqa: E402
 
 STOPPED = 75
-OVERRIDE = re.compile(r'--config\.([\w.]+)(?:=(.*))?', re.DOTALL)
 
 
 def parse_args(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]]]:
   """Returns the flags and the (key, text) overrides."""
-  overrides, rest = [], []
-  for arg in argv:
-    match = OVERRIDE.fullmatch(arg)
-    if match:
-      overrides.append((match[1], 'true' if match[2] is None else match[2]))
-    else:
-      rest.append(arg)
+  overrides, rest = command_line.split(argv)
   parser = argparse.ArgumentParser(
       'python -m bigtransfer.main',
       description=__doc__,
@@ -74,22 +68,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, TypeError, KeyError, AttributeError, OSError) as e:
     return _fail(e, 2)
   try:
-    group = distributed.start(config.distributed, say=_note)
+    group = distributed.start(config.distributed)
   except coordination.GroupError as e:
     return _fail(e, 2)
   try:
     code = _job(args, config, phases, group)
   except BaseException as e:
-    # The others must not wait for this process.
-    traceback.print_exc()
-    group.fail(repr(e), 1)
+    if group.count > 1:
+      # The others must not wait for this process.
+      traceback.print_exc()
+      group.fail(repr(e), 1)
     raise
   group.close()
   return code
-
-
-def _note(text: str):
-  print(text, file=sys.stderr, flush=True)
 
 
 def _job(args, config, phases, group) -> int:
@@ -100,7 +91,8 @@ def _job(args, config, phases, group) -> int:
     if config.print_plan:
       from bigtransfer import messages
 
-      print(messages.plan(phases))
+      if group.primary:
+        print(messages.plan(phases))
       return 0
     step = _agree(phases, args.workdir, group)
     if config.eval_only:
@@ -129,18 +121,26 @@ def _job(args, config, phases, group) -> int:
 def _agree(phases, workdir, group) -> int:
   """Returns the newest checkpoint's step; all processes must see the same."""
   for phase in phases:
-    group.agree(
-        f'the config of phase {phase.name}',
-        config_lib.less(phase.config, 'distributed'),
-        'start the same command on every worker',
+    text = group.broadcast(
+        f'config of {phase.name}', config_lib.to_json(phase.config)
     )
-  steps = checkpoint.complete_steps(os.path.join(workdir, 'checkpoints'))
+    lines = config_lib.differences(
+        config_lib.from_json(text), phase.config, ignore=('distributed',)
+    )
+    if lines:
+      raise coordination.GroupError(
+          f'process {group.index} has another config than process 0'
+          f' ({"; ".join(lines)}): start the same command on every worker'
+      )
+  steps = saved.complete_steps(os.path.join(workdir, 'checkpoints'))
   step = max(steps, default=0)
-  group.agree(
-      f'the newest checkpoint in {workdir}',
-      step,
-      'the workdir must be on a file system that all processes share',
-  )
+  theirs = group.broadcast('newest checkpoint', step)
+  if theirs != step:
+    raise coordination.GroupError(
+        f'the newest checkpoint in --workdir={workdir} is {step} for process'
+        f' {group.index} and {theirs} for process 0: it must be on a file'
+        ' system that all processes share'
+    )
   return step
 
 
@@ -231,10 +231,10 @@ def evaluate(phase, workdir: str, group) -> int:
 
   bad_images = metrics.BadImages(workdir, print, group.index)
   try:
-    if checkpoint.complete_steps(os.path.join(workdir, 'checkpoints')):
+    if saved.complete_steps(os.path.join(workdir, 'checkpoints')):
       workdir_lib.check_classes(workdir, phase.data.class_names)
     step, values = evaluation.evaluate_newest(phase, workdir, bad_images.note)
-  except (checkpoint.MismatchError, evaluators.EvaluationError) as e:
+  except (saved.MismatchError, evaluators.EvaluationError) as e:
     return _fail(e, 2, group)
   except reader.BadExample as e:
     return _fail(e, 1, group)
@@ -252,7 +252,7 @@ def run(phases, workdir: str, group) -> int:
   try:
     result = train.train(phases, workdir, group=group, say=say)
   except (
-      checkpoint.MismatchError,
+      saved.MismatchError,
       evaluators.EvaluationError,
       FileNotFoundError,
   ) as e:
@@ -287,10 +287,9 @@ def run(phases, workdir: str, group) -> int:
 
 def _fail(error: BaseException, code: int, group=None) -> int:
   """Says what is wrong and returns `code`; one of several processes ends."""
-  text = error.args[0] if isinstance(error, KeyError) else str(error)
-  _note(f'error: {text}')
+  text = command_line.say_error(error)
   if group is not None:
-    group.fail(str(text), code)
+    group.fail(text, code)
   return code
 
 

@@ -22,24 +22,21 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('TPU_MIN_LOG_LEVEL', '2')
 
-from bigtransfer import config as config_lib  # noqa: E402
 from bigtransfer import (  # noqa: E402
-    plan_cache,
-    plan_data,
-    plan_search,
-    plan_table,
-    planning,
-    topologies,
+  command_line,
+  plan_cache,
+  plan_data,
+  plan_search,
+  plan_table,
+  planning,
+  topologies,
 )
-
-_OVERRIDE = re.compile(r'--config\.([\w.]+)=(.*)', re.DOTALL)
+from bigtransfer import config as config_lib  # noqa: E402
 
 
 def parse_args(argv: Sequence[str]):
   """Returns the flags and the (key, text) overrides."""
-  matches = [_OVERRIDE.fullmatch(arg) for arg in argv]
-  overrides = [match.groups() for match in matches if match]
-  rest = [a for a, match in zip(argv, matches, strict=True) if not match]
+  overrides, rest = command_line.split(argv)
   parser = argparse.ArgumentParser(
       'python -m bigtransfer.plan',
       description=__doc__,
@@ -73,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     return run(args, overrides)
   except (ValueError, TypeError, KeyError, AttributeError, OSError) as e:
-    text = e.args[0] if isinstance(e, KeyError) else str(e)
-    print(f'error: {text}', file=sys.stderr)
+    command_line.say_error(e)
     return 2
 
 

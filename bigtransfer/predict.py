@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from bigtransfer import checkpoint, models
+from bigtransfer import models, saved
 from bigtransfer import workdir as workdir_lib
 
 # Examples shown where no image is named.
@@ -49,8 +49,8 @@ def open_run(path: str, step: int | None = None) -> dict[str, Any]:
   """
   run = workdir_lib.load(path)
   folder = os.path.join(path, 'checkpoints')
-  params, step = checkpoint.restore_params(folder, step)
-  state = checkpoint.restore_part(folder, step, 'model_state')
+  params, step = saved.restore_params(folder, step)
+  state = saved.restore_part(folder, step, 'model_state')
   return run | {'params': params, 'model_state': state, 'step': step}
 
 

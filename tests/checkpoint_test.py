@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigtransfer import checkpoint, retention
+from bigtransfer import checkpoint, retention, saved
 from bigtransfer import state as state_lib
 
 PARAMS = {'a': {'kernel': np.arange(64, dtype=np.float32).reshape(8, 8)}}
@@ -173,18 +173,18 @@ def test_another_optimizer_or_model_is_one_short_error(tmp_path):
     manager.wait()
     sgd = optax.sgd(0.1, momentum=0.9)
     other = abstract_on(jax.devices()[:1], tx=sgd)
-    with pytest.raises(checkpoint.MismatchError, match='reset_optimizer'):
+    with pytest.raises(saved.MismatchError, match='reset_optimizer'):
       manager.restore(other)
     state = manager.restore(other, reset_optimizer=sgd)
     assert_equal(state.opt_state, sgd.init(state.params))
     assert int(state.step) == 1
-    with pytest.raises(checkpoint.MismatchError, match='ema_decay'):
+    with pytest.raises(saved.MismatchError, match='ema_decay'):
       manager.restore(abstract_on(jax.devices()[:1], with_ema=True))
     wider = other._replace(
         params={'a': {'kernel': jax.ShapeDtypeStruct((8, 9), jnp.float32)}}
     )
     with pytest.raises(
-        checkpoint.MismatchError, match=r'a/kernel of shape \(8, 8\).*\(8, 9\)'
+        saved.MismatchError, match=r'a/kernel of shape \(8, 8\).*\(8, 9\)'
     ):
       manager.restore(wider)
 
@@ -198,7 +198,7 @@ def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r'no checkpoint 7.*\[5\]'):
       manager.restore(abstract_on(jax.devices()[:1]), 7)
   with pytest.raises(FileNotFoundError, match='nope'):
-    checkpoint.restore_params(str(tmp_path / 'nope'))
+    saved.restore_params(str(tmp_path / 'nope'))
 
 
 @pytest.mark.parametrize('keep', [0, -1])
@@ -212,7 +212,7 @@ def test_parameters_alone_prefer_the_average(tmp_path):
   state = state._replace(ema=bump(state.ema))
   with checkpoint.CheckpointManager(str(tmp_path), section()) as manager:
     manager.save(3, state, {})
-  params, step = checkpoint.restore_params(str(tmp_path))
+  params, step = saved.restore_params(str(tmp_path))
   assert step == 3
   assert_equal(params, state.ema)
 
@@ -232,6 +232,6 @@ def test_a_failed_save_keeps_the_last_good_one(tmp_path):
       manager.wait()
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert checkpoint.complete_steps(str(tmp_path)) == [1]
-  restored, _ = checkpoint.restore_params(str(tmp_path))
+  assert saved.complete_steps(str(tmp_path)) == [1]
+  restored, _ = saved.restore_params(str(tmp_path))
   assert_equal(restored, big)

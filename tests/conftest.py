@@ -22,3 +22,15 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 @pytest.fixture(scope='session', autouse=True)
 def _eight_devices():
   assert len(jax.devices()) == 8, jax.devices()
+
+
+@pytest.fixture
+def no_cache():
+  """A program for a TPU that is not there cannot be read from the cache."""
+  from jax.experimental.compilation_cache import compilation_cache
+
+  jax.config.update('jax_enable_compilation_cache', False)
+  compilation_cache.reset_cache()
+  yield
+  jax.config.update('jax_enable_compilation_cache', True)
+  compilation_cache.reset_cache()

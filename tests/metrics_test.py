@@ -7,7 +7,7 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from bigtransfer import ledger, metrics
+from bigtransfer import metrics
 
 
 def lines_of(path):
@@ -139,10 +139,3 @@ def test_the_progress_line_has_rate_eta_and_metrics(tmp_path, monkeypatch):
   assert lines_of(tmp_path / 'timing.jsonl') == [
       {'step': 10, 'examples_per_second': 16.0}
   ]
-
-
-def test_the_ledger_only_grows(tmp_path):
-  for event in ('start', 'stop'):
-    ledger.Ledger(str(tmp_path)).write(event, step=3)
-  rows = lines_of(tmp_path / 'ledger.jsonl')
-  assert [(r['event'], r['step']) for r in rows] == [('start', 3), ('stop', 3)]

@@ -41,6 +41,7 @@ def test_an_unknown_slice_is_wrong_use(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('no_cache')
 @needs_compiler
 def test_a_tiny_job_is_planned(tmp_path, capsys):
   code = plan.main([
@@ -83,6 +84,7 @@ def test_a_recipe_is_laid_over_the_slice_that_it_names(spec):
     assert planning.held(built.program.abstract) < topology.chip.usable / 2
 
 
+@pytest.mark.usefixtures('no_cache')
 @needs_compiler
 def test_a_job_that_does_not_fit_says_how_much_it_needs():
   # 2,048 times the batch on one chip: refused within seconds.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from bigtransfer import bert_interchange, checkpoint, export, pretrained, trees
+from bigtransfer import bert_interchange, export, pretrained, saved, trees
 from bigtransfer.models import bert, bert_config
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
@@ -321,7 +321,7 @@ def test_a_run_may_start_from_a_file_with_other_heads(tmp_path, layout):
   assert_equal(start, body | {'head': fresh['head']})
   other = tiny(ffn=48)
   with pytest.raises(
-      checkpoint.MismatchError,
+      saved.MismatchError,
       match=r'init_from=.*intermediate/bias of shape \(3, 24\), not \(3, 48\)',
   ):
     export.initial_params(
@@ -336,7 +336,7 @@ def test_another_network_of_the_same_shapes_is_refused(tmp_path):
   pretrained.check_config(path, tiny())
   other = tiny(heads=4, gelu='erf')
   with pytest.raises(
-      checkpoint.MismatchError,
+      saved.MismatchError,
       match='--config.model.heads=2 --config.model.gelu=tanh',
   ):
     export.initial_params(
@@ -350,7 +350,7 @@ def test_a_longer_position_table_is_an_opt_in(tmp_path):
   pretrained.save(path, params, layout='own', config=tiny())
   longer = tiny(max_position=24)
   fresh = make(longer, seed=1)
-  with pytest.raises(checkpoint.MismatchError, match='position'):
+  with pytest.raises(saved.MismatchError, match='position'):
     export.initial_params(path, shapes_of(fresh), model=longer, fresh=fresh)
   longer.extend_positions = True
   start = export.initial_params(

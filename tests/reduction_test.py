@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from bigtransfer import config as config_lib
 from bigtransfer import hlo, program, reduction, sharding, topologies, trees
@@ -280,16 +279,6 @@ class Toy:
     x, _ = self.layers.apply({'params': params['layers']}, batch['x'], None)
     total = jnp.sum(x.astype(jnp.float32))
     return total, jnp.float32(len(x)), {}, model_state
-
-
-@pytest.fixture
-def no_cache():
-  """A program for a TPU that is not there cannot be read from the cache."""
-  jax.config.update('jax_enable_compilation_cache', False)
-  compilation_cache.reset_cache()
-  yield
-  jax.config.update('jax_enable_compilation_cache', True)
-  compilation_cache.reset_cache()
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import checkpoint, export, main, predict, report, trees
+from bigtransfer import export, main, predict, report, saved, trees
 
 # The runs are made once, on one worker.
 pytestmark = pytest.mark.xdist_group('commands')
@@ -169,7 +169,7 @@ def test_a_phase_may_keep_the_moments_of_the_one_before(tmp_path):
             '--config.compilation_cache=None', '--config.checkpoint.every=1',
             '--config.schedule.warmup=0']
     assert main.main(args) == 0
-    state = checkpoint.restore_part(
+    state = saved.restore_part(
         str(folder / 'checkpoints'), step, 'opt_state'
     )
     [leaf] = [x for path, x in trees.flatten(state)

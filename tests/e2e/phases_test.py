@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from bigtransfer import checkpoint
+from bigtransfer import saved, trees
 
 pytestmark = pytest.mark.xdist_group('phases')
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,11 +58,11 @@ def test_killed_in_both_phases_it_ends_as_if_nothing_had_happened(runs):
   ).read_bytes()
   for part in ('params', 'opt_state', 'progress'):
     a, b = (
-        checkpoint.restore_part(str(folder / name / 'checkpoints'), 6, part)
+        saved.restore_part(str(folder / name / 'checkpoints'), 6, part)
         for name in ('whole', 'broken')
     )
     for (path, x), (other, y) in zip(
-        checkpoint.trees.flatten(a), checkpoint.trees.flatten(b), strict=True
+        trees.flatten(a), trees.flatten(b), strict=True
     ):
       assert path == other
       np.testing.assert_array_equal(x, y, err_msg=f'{part}/{path}')
@@ -86,7 +86,7 @@ def test_each_phase_has_its_own_schedule_and_norms(runs):
 def test_the_table_has_512_positions_in_both_phases(runs):
   folder = str(runs[0] / 'whole' / 'checkpoints')
   first, second = (
-      checkpoint.restore_part(folder, step, 'params')['embeddings']['position']
+      saved.restore_part(folder, step, 'params')['embeddings']['position']
       for step in (5, 6)
   )
   assert first['embedding'].shape == second['embedding'].shape == (512, 32)

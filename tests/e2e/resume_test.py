@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import checkpoint
+from bigtransfer import saved, trees
 from input_pipeline import order
 
 # The runs are made once, on one worker.
@@ -105,12 +105,12 @@ def test_parameters_are_the_same_bit_for_bit(runs):
   folder, _, _ = runs
   for part in ('params', 'ema', 'opt_state', 'progress'):
     a, b = (
-        checkpoint.restore_part(str(folder / name / 'checkpoints'), STEPS, part)
+        saved.restore_part(str(folder / name / 'checkpoints'), STEPS, part)
         for name in ('whole', 'broken')
     )
     assert str(a.keys()) == str(b.keys())
-    for path, leaf in checkpoint.trees.flatten(a):
-      other = dict(checkpoint.trees.flatten(b))[path]
+    for path, leaf in trees.flatten(a):
+      other = dict(trees.flatten(b))[path]
       np.testing.assert_array_equal(leaf, other, err_msg=f'{part}/{path}')
 
 

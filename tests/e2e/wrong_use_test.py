@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import checkpoint, main
+from bigtransfer import main, saved
 
 RECIPE = 'configs/quickstart.py:smoke'
 LINEAR = [
@@ -256,6 +256,6 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(run, tmp_path):
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   assert code == 1 and 'checkpoint' in line and 'intact' in line
   checkpoints = str(tmp_path / 'run' / 'checkpoints')
-  assert checkpoint.complete_steps(checkpoints) == [3]
+  assert saved.complete_steps(checkpoints) == [3]
   assert run(*LINEAR, '--config.total_steps=6')[0] == 0
-  assert checkpoint.complete_steps(checkpoints) == [3, 6]
+  assert saved.complete_steps(checkpoints) == [3, 6]
