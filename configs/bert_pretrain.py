@@ -97,7 +97,7 @@ def get_config(arg=None):
   globals()[f'_{recipe}'](c, args)
   if recipe != 'laptop':
     # Less memory and, by the planner's count, less time on a TPU than without:
-    # 16 sequences of 512 on a core of v3 take 32.6 of 15.5 GiB otherwise.
+    # 16 sequences of 512 on a core of v3 take 32.5 of 15.5 GiB otherwise.
     c.model.remat = 'dots'
   if args['continuous']:
     c.schedule.decay_from = 'warmup'
