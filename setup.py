@@ -34,13 +34,18 @@ INSTALL_REQUIRES = [
 
 EXTRAS_REQUIRE = {
     # JAX names the libtpu that it was built against; the newest is another.
-    'tpu': ['jax[tpu]'],
+    'tpu': ['gcsfs>=2025.10', 'jax[tpu]'],
     'plan': ['jax[tpu]'],
     'gpu': ['jax[cuda12]'],
+    # Workdirs in buckets of Google Cloud Storage, as gs://.
+    'gcs': ['gcsfs>=2025.10'],
     'tensorboard': ['tensorboard', 'tensorboardX>=2.6'],
     'test': [
         'beartype>=0.23',
         'chex>=0.1.92',
+        'gcsfs>=2025.10',
+        # The compiler of the planner, 213 MB; there is none for others.
+        f'jax[tpu]; {LINUX_X86}',
         'jaxtyping>=0.3.11',
         'pytest>=9',
         'pytest-xdist>=3.8',

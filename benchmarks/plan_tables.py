@@ -4,10 +4,12 @@ python -m benchmarks.plan_tables --minutes 600 > docs/plans.md
 
 Takes hours on two cores, most of them for the widest networks. What is compiled
 is kept (~/.cache/bigtransfer/plans), so that the same command goes on; what is
-not there after so many minutes is left open in the tables.
+not there after so many minutes is left open in the tables, or follows from what
+is there and has a ~.
 """
 
 import argparse
+import datetime
 import importlib.metadata
 import sys
 import time
@@ -25,18 +27,24 @@ from bigtransfer import config as config_lib
 
 VARIANTS = ('R50x1', 'R101x1', 'R50x3', 'R101x3', 'R152x2', 'R152x4')
 LAMB = 'configs/bert_pretrain.py:large,recipe=lamb_64k_32k'
-OPEN = '?'
+OPEN = 'not compiled'
+# What is compiled first; v2 has the layouts of v3 to the byte.
+ORDER = ('v3', 'v5e', 'v4', 'v5p', 'v6e', 'tpu7x')
 INTRO = '''# Plans
 
 What jobs need on TPU slices, by the compiler of the TPU (libtpu {libtpu}, JAX
-{jax}) on a machine without one. `python -m benchmarks.plan_tables` made this
-page. A device is a chip, but half of one on v2, v3 and TPU7x. GiB are of one
-device; a program may use
+{jax}, {date}) on a machine without one. `python -m benchmarks.plan_tables`
+made this page; the model may have become lighter since. A device is a chip, but
+half of one on v2, v3 and TPU7x. GiB are of one device; a program may use
 {usable}.
-*tight*: the compiler accepts it, as parts of the state make room before others
-are needed; all of the state and the temporaries together would be more.
-Milliseconds, hours and MFU are bounds: the longest of arithmetic, HBM and links
-at their peaks. A real step takes longer.
+
+- *tight*: the compiler accepts it, as parts of the state make room before
+  others are needed; all of the state and the temporaries would be more.
+- Milliseconds, hours and MFU are bounds: the longest of arithmetic, HBM and
+  links at their peaks. A real step takes longer.
+- A program that does not fit is refused in seconds with what it would need, and
+  memory is a line over the examples of a pass, to 1 %. *~* is by a line
+  through one size, to 5 %; *not compiled* waits for the command to go on.
 '''
 
 
@@ -67,8 +75,21 @@ class Planner:
             file=sys.stderr, flush=True)
     return plan
 
-  def estimate(self, job, topology):
-    return plan_search.estimate(job, topology, self.plan)
+  def line(self, job, generation):
+    """Returns the plan_search.Line of a chip, None if nothing fits."""
+    return plan_search.estimate(job, host(generation), self.plan)
+
+  def rough(self, job, generation):
+    """Returns a Line from one size."""
+    far = plan_search.refused(
+        job, host(generation), self.plan, plan_search.FAR
+    )
+    return plan_search.through_far(far)
+
+
+def host(generation):
+  """Returns the smallest slice of four chips or more."""
+  return next(t for t in topologies.slices(generation) if t.num_chips >= 4)
 
 
 def row(*cells):
@@ -108,7 +129,7 @@ def tried(planner, job, topology):
   try:
     return numbers(planner.plan(job, topology))
   except Timeout:
-    return (OPEN,) * len(COLUMNS)
+    return (OPEN, *[''] * (len(COLUMNS) - 1))
 
 
 def lamb(planner):
@@ -153,10 +174,40 @@ Images of 224 pixels, bfloat16, 90 epochs of ILSVRC-2012.
   for variant in VARIANTS:
     for remat in ('none', 'unit'):
       job = planner.jobs(f'configs/bit_pretrain.py:{variant}', remat=remat)[0]
-      numbers = tried(planner, job, topology)
-      yield row(variant, remat, *numbers)
-      if 'no' not in numbers:
+      cells = tried(planner, job, topology)
+      if OPEN in cells:
+        cells = by_line(planner, job, topology)
+      yield row(variant, remat, *cells)
+      if not {'no', '~no'} & set(cells):
         break
+
+
+def by_line(planner, job, topology):
+  """The cells of `COLUMNS` that follow from sizes that do not fit."""
+  generation = topology.chip.name
+  line = None
+  for get in (planner.rough, planner.line):
+    try:
+      line = get(job, generation)
+    except Timeout:
+      break
+  if line is None:
+    return (OPEN, *[''] * (len(COLUMNS) - 1))
+  built = planning.build(job, topology)
+  state = planning.held(built.program.abstract)
+  peak = line.base + line.slope * job.config.batch_size / built.parts
+  return (
+      f'{state / 2**30:.2f}', f'~{(peak - state) / 2**30:.2f}',
+      f'~{peak / 2**30:.2f}', '~yes' if peak <= line.usable else '~no',
+      OPEN, '', f'{built.config.total_steps:,}', '',
+  )
+
+
+CASES = (
+    ('BERT-Large, 128', LAMB, 'dots', 0),
+    ('BERT-Large, 512', LAMB, 'dots', 1),
+    *((v, f'configs/bit_pretrain.py:{v}', 'none', 0) for v in VARIANTS),
+)
 
 
 def smallest(planner):
@@ -165,42 +216,56 @@ def smallest(planner):
 ## The smallest slice of each generation
 
 The first number is how many examples one pass on one device holds, from sizes
-that do not fit (memory is a line); the slice is the smallest that then takes
-the batch at once; with accumulation the one in brackets does. Batch 4,096 for
-BiT, 65,536 at length 128 and 32,768 at 512 for BERT-Large; state on every
-device, `remat` none for BiT and dots for BERT.
+that do not fit; the slice is the smallest that then takes the batch at once;
+with accumulation the one in brackets does. Batch 4,096 for BiT, 65,536 at
+length 128 and 32,768 at 512 for BERT-Large; state on every device, `remat` none
+for BiT and dots for BERT.
 '''
   yield header('network', *chips.CHIPS)
-  cases = [
-      (f'BERT-Large, {128 if i == 0 else 512}', LAMB, 'dots', i)
-      for i in (0, 1)
-  ]
-  cases += [
-      (v, f'configs/bit_pretrain.py:{v}', 'none', 0) for v in VARIANTS
-  ]
-  for name, spec, remat, index in cases:
+  found = lines(planner)
+  for name, spec, remat, index in CASES:
     job = planner.jobs(spec, remat=remat)[index]
-    yield row(name, *(fitting(planner, job, g) for g in chips.CHIPS))
+    yield row(name, *(fitting(job, g, found[name]) for g in chips.CHIPS))
 
 
-def fitting(planner, job, generation):
+def lines(planner):
+  """Returns {case: {generation: (Line, rough)}}, as far as there is time.
+
+  A rough one of each first.
+  """
+  found = {name: {} for name, *_ in CASES}
+  for rough, get in ((True, planner.rough), (False, planner.line)):
+    for generation in ORDER:
+      for name, spec, remat, index in CASES:
+        job = planner.jobs(spec, remat=remat)[index]
+        try:
+          found[name][generation] = get(job, generation), rough
+        except Timeout:
+          continue
+  return found
+
+
+def fitting(job, generation, found):
   """'28: v3-512 (v3-8)': see `smallest`."""
-  slices = topologies.slices(generation)
-  host = next(t for t in slices if t.num_chips >= 4)
-  try:
-    line = planner.estimate(job, host)
-  except Timeout:
+  own = 'v3' if generation == 'v2' else generation
+  # v5e has the memory of an example that the others have, to some per cent.
+  other = next((g for g in (own, 'v5e', 'v3') if g in found), None)
+  if other is None:
     return OPEN
-  if line is None:
-    return 'none: split the state'
+  line, rough = found[other]
+  about = '~' if rough or other != own else ''
+  line = line and line._replace(usable=chips.CHIPS[generation].usable)
+  if not (line and line.largest(False)):
+    return f'{about}none: split the state'
   largest, batch = line.largest(False), job.config.batch_size
   once = next(
-      (t.name for t in slices
+      (t.name for t in topologies.slices(generation)
        if t.num_devices * largest >= batch and batch % t.num_devices == 0),
       'no slice',
   )
-  some = f' ({host.name})' if line.largest(True) and once != host.name else ''
-  return f'{largest}: {once}{some}'
+  least = host(generation).name
+  some = f' ({least})' if line.largest(True) and once != least else ''
+  return f'{about}{largest}: {once}{some}'
 
 
 SECTIONS = {'lamb': lamb, 'smallest': smallest, 'bit': bit}
@@ -221,6 +286,7 @@ def main():
   print(INTRO.format(
       libtpu=importlib.metadata.version('libtpu'),
       jax=importlib.metadata.version('jax'),
+      date=datetime.date.today().isoformat(),
       usable=usable,
   ), end='')
   for name in args.only:

@@ -69,8 +69,8 @@ def main():
   parser.add_argument('--sentences', required=True, metavar='FOLDER')
   parser.add_argument('--model', required=True, metavar='FOLDER')
   parser.add_argument('--rates', nargs='+', type=float,
-                      default=[3e-5, 1e-4, 3e-4])
-  parser.add_argument('--epochs', nargs='+', type=int, default=[1, 2])
+                      default=[3e-5, 1e-4, 2e-4])
+  parser.add_argument('--epochs', nargs='+', type=int, default=[1])
   parser.add_argument('--seeds', type=int, default=3)
   args = parser.parse_args()
   rows = sentences(args.sentences)

@@ -64,13 +64,13 @@ def ours(cache):
   config.compilation_cache = cache
   [phase] = main.prepare(config, config_lib.phases(config))
   clock.lap('data and building')
-  step = program.compile_step(phase.program)
+  compiled = program.compile_step(phase)
   state = phase.program.init()
   jax.block_until_ready(state)
   clock.lap('start of state')
   batches = prefetch.Prefetcher(
       phase.data.train(phase.config), phase.program.batch_sharding)
-  jax.block_until_ready(step(state, next(batches)))
+  jax.block_until_ready(compiled.result()(state, next(batches)))
   clock.lap('first step')
   clock.report()
 

@@ -9,15 +9,13 @@ a copy of the state in the host's memory, and a thread does the rest.
 import concurrent.futures
 import contextlib
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from etils import epath
 
-from bigtransfer import retention, saved, trees
+from bigtransfer import files, retention, saved, trees
 from bigtransfer.state import TrainState, host_copy
 
 # Of a save that fails, SaveError tells; asyncio would tell again, write by
@@ -48,9 +46,8 @@ class CheckpointManager:
       raise ValueError(
           f'checkpoint.keep={config.keep}; accepted: 1 or more, or None = all'
       )
-    if '://' not in directory:
-      directory = os.path.abspath(directory)
-    epath.Path(directory).mkdir(parents=True, exist_ok=True)
+    directory = files.absolute(directory)
+    files.make_folder(directory)
     self.directory = directory
     self._config = config
     self._thread = concurrent.futures.ThreadPoolExecutor(1)

@@ -47,6 +47,7 @@ FREE = (
     'init_from',
     'log_every',
     'mesh',
+    'model.remat',
     'nonfinite',
     'norms_every',
     'platform',
@@ -56,6 +57,7 @@ FREE = (
     'target',
     'tensorboard',
     'total_steps',
+    'trace_steps',
 )
 
 

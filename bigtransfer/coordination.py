@@ -2,11 +2,13 @@
 
 They share a small key-value store. A thread of each looks at it twice a second
 and ends the process when another has failed, because the main thread may then
-wait for ever inside a collective. A single process is a group of one.
+wait for ever inside a collective. A second thread does so when the store, which
+lives in process 0, or any other process is silent or makes no step. A single
+process is a group of one.
 """
 
+import concurrent.futures
 import contextlib
-import faulthandler
 import json
 import os
 import sys
@@ -15,6 +17,8 @@ import time
 from typing import Any
 
 import jax
+
+from bigtransfer import heartbeat
 
 # Seconds between two looks at the store; what was asked for is seen this late.
 POLL = 0.5
@@ -33,20 +37,38 @@ class Group:
     primary: whether this is process 0, which alone writes to the workdir.
   """
 
-  def __init__(self, store: Any, index: int, count: int, hang_seconds: Any):
-    """`store` is None in a group of one; `hang_seconds` None looks for none."""
+  def __init__(
+      self,
+      store: Any,
+      index: int,
+      count: int,
+      hang_seconds: float | None,
+      silent_seconds: float | None = None,
+  ):
+    """`store` is None in a group of one; a limit of None is not kept."""
     self.index, self.count = index, count
     self.primary = index == 0
-    self._store, self._hang_seconds = store, hang_seconds
+    self._store = store
     # Events asked for here; those of all processes, in order, in which this one
     # takes part; the call of `check` at which each is acted on.
     self._asked, self._seen, self._targets = [], [], []
-    self._calls, self._beat, self._dumped = 0, time.monotonic(), False
+    self._calls = 0
     self._lock = threading.Lock()
-    self._closed = threading.Event()
-    self._thread = threading.Thread(target=self._watch, daemon=True)
+    # All look after process 0 and it looks after all, so that the work grows
+    # with the number of processes and not with its square.
+    self._heartbeat = heartbeat.Heartbeat(
+        index,
+        range(1, count) if self.primary else (0,),
+        hang_seconds=hang_seconds,
+        silent_seconds=silent_seconds if count > 1 else None,
+    )
+    self._closed, self._closing = threading.Event(), threading.Event()
+    self._talking = threading.Thread(target=self._talk, daemon=True)
+    self._watching = threading.Thread(target=self._watch, daemon=True)
+    if count > 1:
+      self._talking.start()
     if count > 1 or hang_seconds is not None:
-      self._thread.start()
+      self._watching.start()
 
   def ask(self, event: str):
     """Asks all processes to act on `event`; safe in a signal handler."""
@@ -63,7 +85,7 @@ class Group:
     with self._lock:
       self._calls += 1
       seen = list(self._seen)
-    self._beat = time.monotonic()
+    self._heartbeat.step()
     if self.count == 1:
       # One by one: a signal may add to the list at any moment.
       return {self._asked.pop(0) for _ in range(len(self._asked))}
@@ -93,6 +115,38 @@ class Group:
         self._store.set(f'at/{int(number)}/{self.index}', str(self._calls + 1))
         self._seen.append(event)
 
+  def await_all(self, name: str, work: concurrent.futures.Future) -> bool:
+    """Waits until `work` is done on all processes, or gives up on all.
+
+    Returns False, the same on all, once 'stop' has been asked for. The time is
+    no hang; `name` is used once.
+    """
+    told = False
+    while (verdict := self._verdict(name, work.done())) is None:
+      self._heartbeat.touch()
+      concurrent.futures.wait([work], POLL / 5)
+      if work.done() and self.count > 1:
+        if not told:
+          told = True
+          self._store.set(f'done/{name}/{self.index}', 'yes')
+        time.sleep(POLL / 25)
+    return verdict
+
+  def _verdict(self, name, done):
+    """Returns whether `name` is done, None where that is still open."""
+    if not self.primary:
+      # Process 0 decides.
+      found = self._store.look(f'all/{name}')
+      return None if found is None else found == 'done'
+    stop = 'stop' in self._asked + self._seen
+    if self.count > 1:
+      done = len(self._store.under(f'done/{name}/')) == self.count
+    if not stop and not done:
+      return None
+    if self.count > 1:
+      self._store.set(f'all/{name}', 'stop' if stop else 'done')
+    return not stop
+
   def broadcast(self, name: str, value: Any = None) -> Any:
     """Returns the value that process 0 gives; JSON. `name` is used once."""
     if self.count == 1:
@@ -109,50 +163,69 @@ class Group:
     """
     if self.count == 1:
       return
+    self._end_all(f'process {self.index} failed: {message}', code)
+
+  def missing(self) -> str:
+    """Returns who gives no sign of life, after waiting for one."""
+    # Process 0, which hears all, comes first.
+    time.sleep((6 if self.primary else 12) * POLL)
+    return self._heartbeat.silent(4 * POLL) or 'another process has gone'
+
+  def close(self):
+    """Leaves the group when the others do."""
+    self._closing.set()
+    if self._talking.is_alive():
+      self._talking.join()
+    # Only now, as the talk may not end if process 0 hangs.
+    self._closed.set()
+    if self._watching.is_alive():
+      self._watching.join()
+    if self.count > 1:
+      jax.distributed.shutdown()
+
+  def _talk(self):
+    """Tells the others of this process, and hears of them."""
+    try:
+      while not self._closing.wait(POLL):
+        self._exchange_events()
+        self._exchange_signs()
+        for other, text in self._store.under('failed/'):
+          if int(other) != self.index:
+            code, message = json.loads(text)
+            end(message, code)
+      # From now on, silence means nothing.
+      self._store.put(f'sign/{self.index}', '')
+    except jax.errors.JaxRuntimeError as e:
+      if not self._closing.is_set():
+        end(f'process 0 has gone: {str(e).splitlines()[0]}', 1)
+
+  def _exchange_signs(self):
+    self._store.put(f'sign/{self.index}', self._heartbeat.sign())
+    if self.primary:
+      signs = self._store.under('sign/')
+    else:
+      sign = self._store.look('sign/0')
+      signs = [] if sign is None else [(0, sign)]
+    self._heartbeat.hear({int(other): sign for other, sign in signs})
+
+  def _watch(self):
+    while not self._closed.wait(POLL):
+      self._heartbeat.look()
+      problem = self._heartbeat.problem() if self.count > 1 else None
+      if problem:
+        print(f'error: {problem}', file=sys.stderr)
+        if not self.primary:
+          leave(1)  # Process 0 is silent, and so is the store.
+        self._end_all(problem, 1)
+    self._heartbeat.close()
+
+  def _end_all(self, message, code):
+    """Tells the others why they end, and ends this process."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
       self._store.set(f'failed/{self.index}', json.dumps([code, message]))
     if self.primary:
       time.sleep(4 * POLL)  # The store ends with process 0.
-    _leave(code)
-
-  def close(self):
-    """Leaves the group when the others do."""
-    self._closed.set()
-    if self._thread.is_alive():
-      self._thread.join()
-    if self.count > 1:
-      jax.distributed.shutdown()
-
-  def _watch(self):
-    while not self._closed.wait(POLL):
-      self._look_for_hang()
-      if self.count == 1:
-        continue
-      try:
-        self._exchange_events()
-        failures = self._store.under('failed/')
-      except jax.errors.JaxRuntimeError as e:
-        if not self._closed.is_set():
-          end(f'process 0 has gone: {str(e).splitlines()[0]}', 1)
-        return
-      for other, text in failures:
-        if int(other) != self.index:
-          code, message = json.loads(text)
-          end(f'process {other} failed: {message}', code)
-
-  def _look_for_hang(self):
-    limit = self._hang_seconds
-    if limit is None or time.monotonic() - self._beat < limit:
-      self._dumped = False
-    elif not self._dumped:
-      self._dumped = True
-      print(
-          f'process {self.index} has made no step for {limit} s'
-          ' (config.distributed.hang_seconds); its threads:',
-          file=sys.stderr,
-          flush=True,
-      )
-      faulthandler.dump_traceback(all_threads=True)
+    leave(code)
 
 
 class Store:
@@ -163,6 +236,11 @@ class Store:
 
   def set(self, key, value):
     self._client.key_value_set(f'bigtransfer/{key}', value)
+
+  def put(self, key, value):
+    self._client.key_value_set(
+        f'bigtransfer/{key}', value, allow_overwrite=True
+    )
 
   def set_new(self, key, value) -> bool:
     try:
@@ -193,12 +271,13 @@ class Store:
 
 
 def end(message: str, code: int):
-  """Ends this process at once, which exit handlers might not."""
+  """Says why and ends this process at once."""
   print(f'error: {message}', file=sys.stderr)
-  _leave(code)
+  leave(code)
 
 
-def _leave(code):
+def leave(code: int):
+  """Ends this process at once: nothing under way can hold it up."""
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(code)

@@ -24,7 +24,7 @@ def needed(section: Any, environ=os.environ) -> bool:
   on_tpu = (
       environ.get('JAX_PLATFORMS') != 'cpu'
       and importlib.util.find_spec('libtpu') is not None
-      and (os.path.exists('/dev/accel0') or os.path.exists('/dev/vfio/0'))
+      and _sees_tpu()
   )
   return (
       section.num_processes is not None
@@ -33,6 +33,21 @@ def needed(section: Any, environ=os.environ) -> bool:
       or {'KUBERNETES_SERVICE_HOST', 'JOB_COMPLETION_INDEX'} <= set(environ)
       or on_tpu
   )
+
+
+def _sees_tpu():
+  return os.path.exists('/dev/accel0') or os.path.exists('/dev/vfio/0')
+
+
+def hush_libtpu():
+  """Keeps libtpu quiet on a machine without a TPU, where the planner needs it.
+
+  JAX looks for TPUs wherever it is installed, and it complains in five lines
+  that it is not in a cloud. To be called before JAX's first devices.
+  """
+  if not _sees_tpu():
+    os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-8')
+    os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
 
 
 def start(section: Any) -> coordination.Group:
@@ -74,7 +89,9 @@ def start(section: Any) -> coordination.Group:
         section.num_processes,
         section.process_id,
         initialization_timeout=section.timeout + 60,
-        heartbeat_timeout_seconds=section.heartbeat_timeout,
+        # Ours come first and say who is silent: this one ends a process, with
+        # a stack trace, after anything from half of it on.
+        heartbeat_timeout_seconds=2 * section.heartbeat_timeout + 60,
     )
   except (RuntimeError, ValueError, TypeError) as e:
     raise coordination.GroupError(f'config.distributed: {e}') from e
@@ -87,7 +104,9 @@ def start(section: Any) -> coordination.Group:
   index, count = state.process_id, state.num_processes
   _note(f'process {index} of {count}, coordinator {state.coordinator_address}')
   store = coordination.Store(state.client)
-  return coordination.Group(store, index, count, section.hang_seconds)
+  return coordination.Group(
+      store, index, count, section.hang_seconds, section.heartbeat_timeout
+  )
 
 
 def listen(group):
@@ -111,6 +130,7 @@ def start_devices(config: Any):
     cache = os.path.expanduser(config.compilation_cache)
     jax.config.update('jax_compilation_cache_dir', cache)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  hush_libtpu()
   try:
     found = jax.default_backend()
   except RuntimeError as e:

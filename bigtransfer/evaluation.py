@@ -6,22 +6,32 @@ from typing import Any
 
 import jax
 
-from bigtransfer import evaluators, prefetch, saved
+from bigtransfer import evaluators, files, prefetch, saved
 from bigtransfer.program import Phase
 
 # Takes the (id, where) pairs of images that could not be read.
 Note = Callable[[Sequence[tuple[int, str]]], None]
+# Asked before each batch, with equal answers on all processes.
+Stop = Callable[[], bool]
+
+
+class _Stopped(Exception):
+  """The evaluation is given up."""
 
 
 def evaluation(
-    phase: Phase, folder: str, note: Note
-) -> Callable[[Any], dict[str, float]]:
+    phase: Phase, folder: str, note: Note, stop: Stop
+) -> Callable[[Any], dict[str, float] | None]:
   """Returns state -> values of all evaluators, which compile once.
+
+  None stands for an evaluation that was stopped: it may take longer than is
+  left to a machine that is being taken, and can be made again.
 
   Args:
     phase: of the run; its data and its program.
     folder: where the evaluators' tables go.
     note: gets the bad images of every evaluation.
+    stop: says whether to give up.
   """
   source = phase.data.evaluate(phase.config)
 
@@ -31,7 +41,12 @@ def evaluation(
     )[0]
 
   def batches():
-    return prefetch.Prefetcher(iter(source), phase.program.batch_sharding)
+    for batch in prefetch.Prefetcher(
+        iter(source), phase.program.batch_sharding
+    ):
+      if stop():
+        raise _Stopped
+      yield batch
 
   running = [
       evaluators.load(name)(
@@ -43,7 +58,7 @@ def evaluation(
       for name in phase.config.evaluators
   ]
 
-  def evaluate(state) -> dict[str, float]:
+  def evaluate_all(state) -> dict[str, float]:
     values = {}
     # Evaluators put their own zeros and counters on the devices.
     with jax.transfer_guard('allow'):
@@ -51,11 +66,15 @@ def evaluation(
         values |= evaluator.run(state.ema or state.params, state.model_state)
         tables = evaluator.tables() if jax.process_index() == 0 else {}
         for name, text in tables.items():
-          path = os.path.join(folder, name)
-          with open(path, 'w', encoding='utf-8') as f:
-            f.write(text)
+          files.write(os.path.join(folder, name), text.encode())
     note(source.bad)
     return values
+
+  def evaluate(state) -> dict[str, float] | None:
+    try:
+      return evaluate_all(state)
+    except _Stopped:
+      return None
 
   return evaluate
 
@@ -69,8 +88,10 @@ def check_best(values: Mapping[str, float], name: str | None):
     )
 
 
-def evaluate_newest(phase: Phase, workdir: str, note: Note):
+def evaluate_newest(phase: Phase, workdir: str, note: Note, stop: Stop):
   """Evaluates the newest checkpoint of a workdir; returns (step, values).
+
+  The values are None if it was stopped.
 
   Tables go to `workdir`/eval_only. The optimizer's state is left alone.
   """
@@ -83,5 +104,5 @@ def evaluate_newest(phase: Phase, workdir: str, note: Note):
   state = abstract._replace(params=params, model_state=model_state, ema={})
   tables = os.path.join(workdir, 'eval_only')
   if jax.process_index() == 0:
-    os.makedirs(tables, exist_ok=True)
-  return step, evaluation(phase, tables, note)(state)
+    files.make_folder(tables)
+  return step, evaluation(phase, tables, note, stop)(state)

@@ -20,6 +20,8 @@ from safetensors import numpy as safetensors_numpy
 
 from bigtransfer import (
     bert_interchange,
+    distributed,
+    files,
     pretrained,
     saved,
     trees,
@@ -60,32 +62,22 @@ def initial_params(
     FileNotFoundError: there is nothing at `source`.
     MismatchError: it does not fit; names the first difference.
   """
-  if not os.path.exists(source):
+  if not files.exists(source):
     raise FileNotFoundError(f'config.init_from={source!r} does not exist')
   is_bert = model is not None and model.name == 'bert'
   folder, step = _checkpoint(source)
+  if folder and not is_bert:
+    return saved.restore_params(folder, step, abstract)[0]
   if folder:
-    if not is_bert:
-      return saved.restore_params(folder, step, abstract)[0]
     params, _ = saved.restore_params(folder, step)
-  elif is_bert:
-    try:
-      pretrained.check_config(source, model)
-      params = pretrained.load(source)
-    except ValueError as e:
-      raise saved.MismatchError(f'config.init_from: {e}') from e
-  elif os.path.isfile(source):
-    try:
-      params, _ = load(source)
-    except SafetensorError as e:
-      raise saved.MismatchError(
-          f'config.init_from={source!r} is no .safetensors file: {e}'
-      ) from e
-  else:
+  elif files.is_folder(source) and not is_bert:
     raise FileNotFoundError(
         f'config.init_from={source!r} is neither a workdir, nor a checkpoint'
         ' folder, nor a .safetensors file'
     )
+  else:
+    with files.here(source) as here:
+      params = _of_others(source, here, model if is_bert else None)
   try:
     if is_bert and model.extend_positions:
       table = fresh['embeddings']['position']['embedding']
@@ -103,13 +95,29 @@ def initial_params(
   )
 
 
+def _of_others(source, here, bert):
+  """Reads what is no checkpoint of ours; `here` is where it lies by now."""
+  if bert is not None:
+    try:
+      pretrained.check_config(here, bert)
+      return pretrained.load(here)
+    except ValueError as e:
+      raise saved.MismatchError(f'config.init_from: {e}') from e
+  try:
+    return load(here)[0]
+  except SafetensorError as e:
+    raise saved.MismatchError(
+        f'config.init_from={source!r} is no .safetensors file: {e}'
+    ) from e
+
+
 def _checkpoint(source):
   """Returns the folder of checkpoints that a path is about, and the step."""
   source = source.rstrip('/')
   folder, step = os.path.join(source, 'checkpoints'), None
   if os.path.basename(source).isdigit():
     folder, step = os.path.dirname(source), int(os.path.basename(source))
-  return (folder, step) if os.path.isdir(folder) else (None, None)
+  return (folder, step) if files.is_folder(folder) else (None, None)
 
 
 def main(argv=None) -> int:
@@ -125,7 +133,11 @@ def main(argv=None) -> int:
   )
   args = parser.parse_args(argv)
   logging.set_verbosity(logging.ERROR)
+  distributed.hush_libtpu()
   try:
+    files.check(args.workdir, '--workdir')
+    if '://' in args.output:
+      raise ValueError(f'--output={args.output}; accepted: a local path')
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
       raise FileNotFoundError(f'there is no folder {folder!r}')
@@ -133,7 +145,7 @@ def main(argv=None) -> int:
     params, step = saved.restore_params(
         os.path.join(args.workdir, 'checkpoints'), args.step
     )
-  except (FileNotFoundError, ValueError) as e:
+  except (OSError, ValueError) as e:
     print(f'error: {e}', file=sys.stderr)
     return 2
   model = run['config'].model

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+BEGAN = time.monotonic()  # Imports take seconds, see goodput.py.
 # TensorFlow's and XLA's chatter would bury the messages of the run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
@@ -26,8 +27,9 @@ from bigtransfer import (  # noqa: E402
   command_line,
   coordination,
   distributed,
+  files,
   saved,
-  trees,
+  trace,
 )
 from bigtransfer import config as config_lib  # noqa: E402
 from bigtransfer import mesh as mesh_lib  # noqa: E402
@@ -55,7 +57,10 @@ def parse_args(argv: Sequence[str]) -> tuple[Any, list[tuple[str, str]]]:
   return parser.parse_args(rest), overrides
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, began: float | None = None
+) -> int:
+  """Returns the exit code; `began` is as `train.train` takes it."""
   args, overrides = parse_args(sys.argv[1:] if argv is None else argv)
   logging.set_verbosity(logging.ERROR)
   try:
@@ -63,8 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.help_config:
       print(config.describe())
       return 0
-    _check_workdir(args.workdir, config)
     phases = config_lib.phases(config)
+    workdir_lib.check_paths(args.workdir, config, phases)
+  except ConnectionError as e:
+    return _fail(e, 1)
   except (ValueError, TypeError, KeyError, AttributeError, OSError) as e:
     return _fail(e, 2)
   try:
@@ -72,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   except coordination.GroupError as e:
     return _fail(e, 2)
   try:
-    code = _job(args, config, phases, group)
+    code = _job(args, config, phases, group, began)
   except BaseException as e:
     if group.count > 1:
       # The others must not wait for this process.
@@ -80,10 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
       group.fail(repr(e), 1)
     raise
   group.close()
+  if code == STOPPED:
+    coordination.leave(code)  # A step may still compile, which cannot stop.
   return code
 
 
-def _job(args, config, phases, group) -> int:
+def _job(args, config, phases, group, began) -> int:
   """Returns the exit code."""
   distributed.listen(group)
   try:
@@ -115,7 +124,7 @@ def _job(args, config, phases, group) -> int:
       print(f'phase {phase.name}\n{config_lib.to_text(phase.config)}')
     for remark in remarks:
       print(f'note: {remark}')
-  return run(phases, args.workdir, group)
+  return run(phases, args.workdir, group, began)
 
 
 def _agree(phases, workdir, group) -> int:
@@ -144,13 +153,6 @@ def _agree(phases, workdir, group) -> int:
   return step
 
 
-def _check_workdir(path: str | None, config):
-  if path is None and not config.print_plan:
-    raise ValueError('--workdir is missing: where should the run be kept?')
-  if path is not None and '://' in path:
-    raise ValueError(f'--workdir={path}: it must be a folder of this machine')
-
-
 def prepare(config, phases):
   """Starts the devices, opens the data and builds every phase.
 
@@ -166,6 +168,7 @@ def prepare(config, phases):
         'config.tensorboard=True needs the package tensorboardX: pip install'
         " 'bigtransfer[tensorboard]'"
     )
+  trace.check(config.trace_steps)
   sizes = phases[0][1].mesh
   mesh = mesh_lib.make(sizes)
   index, count = mesh_lib.share(mesh, jax.process_index())
@@ -195,65 +198,55 @@ def prepare(config, phases):
       evaluators.load(evaluator)
     built = program.build(resolved, data.spec, mesh)
     result.append(program.Phase(name, resolved, data, begin, built))
-    _check_chain(result[-2:])
+    program.check_chain(result[-2:])
     begin = result[-1].end
   return result
 
 
-def _check_chain(phases):
-  """Refuses a phase that cannot go on where the one before ends."""
-  if len(phases) < 2:
-    return
-  before, after = phases
-  parts = ['params']
-  if after.config.moments == 'keep':
-    parts.append('opt_state')
-  for part in parts:
-    problem = trees.mismatch(*(
-        getattr(phase.program.abstract, part) for phase in phases
-    ))
-    if problem:
-      raise ValueError(
-          f'phase {before.name}, before {after.name}, {problem} ({part})'
-      )
-  words = [phase.data.identity().get('vocab_sha256') for phase in phases]
-  if words[0] != words[1]:
-    raise ValueError(
-        f'phase {after.name} has another vocabulary (sha256 {words[1]}) than'
-        f' phase {before.name} ({words[0]})'
-    )
-
-
 def evaluate(phase, workdir: str, group) -> int:
   """Evaluates the newest checkpoint of a workdir, which stays as it is."""
-  from bigtransfer import evaluation, evaluators, metrics, train
+  from bigtransfer import evaluation, evaluators, messages, metrics
   from input_pipeline import reader
 
   bad_images = metrics.BadImages(workdir, print, group.index)
   try:
     if saved.complete_steps(os.path.join(workdir, 'checkpoints')):
       workdir_lib.check_classes(workdir, phase.data.class_names)
-    step, values = evaluation.evaluate_newest(phase, workdir, bad_images.note)
+    step, values = evaluation.evaluate_newest(
+        phase, workdir, bad_images.note, lambda: 'stop' in group.check()
+    )
   except (saved.MismatchError, evaluators.EvaluationError) as e:
     return _fail(e, 2, group)
   except reader.BadExample as e:
     return _fail(e, 1, group)
+  if values is None:
+    return STOPPED
   if group.primary:
-    print(train.summary(step, values))
+    print(messages.summary(step, values))
   return 0
 
 
-def run(phases, workdir: str, group) -> int:
+def run(phases, workdir: str, group, began: float | None = None) -> int:
   """Trains, reports, and returns the exit code."""
-  from bigtransfer import evaluators, messages, metrics, report, train
+  from bigtransfer import (
+    evaluators,
+    messages,
+    metrics,
+    out_of_memory,
+    report,
+    train,
+  )
   from input_pipeline import reader
 
   say = print if group.primary else lambda text: None
   try:
-    result = train.train(phases, workdir, group=group, say=say)
+    result = train.train(
+        phases, workdir, group=group, say=say, began=began
+    )
   except (
       saved.MismatchError,
       evaluators.EvaluationError,
+      out_of_memory.OutOfMemoryError,
       FileNotFoundError,
   ) as e:
     return _fail(e, 2, group)
@@ -265,17 +258,19 @@ def run(phases, workdir: str, group) -> int:
   ) as e:
     return _fail(e, 1, group)
   except jax.errors.JaxRuntimeError as e:
+    if known := out_of_memory.error(str(e)):
+      return _fail(known, 2, group)
     if group.count == 1:
       raise
-    # Another process has gone, and perhaps says so itself in a moment.
-    time.sleep(4 * coordination.POLL)
-    lost = str(e).splitlines()[0]
-    return _fail(RuntimeError(f'another process has gone: {lost}'), 1, group)
+    # The error of one that has failed comes meanwhile.
+    lost = f'{group.missing()}: {str(e).splitlines()[0]}'
+    return _fail(RuntimeError(lost), 1, group)
   if result.reason == 'stopped':
-    say(f'stopped and saved at step {result.step}; the same command goes on')
+    how = 'stopped and saved' if result.step else 'stopped'
+    say(f'{how} at step {result.step}; the same command goes on')
     return STOPPED
   plots = os.path.join(workdir, 'plots')
-  if result.reason == 'finished' and os.listdir(plots):
+  if result.reason == 'finished' and files.names(plots):
     say(f'already finished at step {result.step}; nothing to do')
     return 0
   if not group.primary:
@@ -294,4 +289,4 @@ def _fail(error: BaseException, code: int, group=None) -> int:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  sys.exit(main(began=BEGAN))

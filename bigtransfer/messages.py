@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigtransfer import config as config_lib
-from bigtransfer.models import bert
+from bigtransfer import goodput, model_flops
 from bigtransfer.optim import schedules
 
 # What the last lines of a run report of its last evaluation.
@@ -50,12 +50,20 @@ def _size(c):
   if c.data.kind != 'pretraining':
     return []
   examples = c.total_steps * c.batch_size
-  length, predictions = c.data.seq_length, c.data.max_predictions
-  flops = bert.train_flops(c.model, length, predictions)
+  length, flops = c.data.seq_length, model_flops.train_flops(c)
   return [
       f'{examples:,} sequences of {length} = {examples * length:.4g} tokens;'
       f' {flops:.4g} FLOPs a sequence, {examples * flops:.4g} in all'
   ]
+
+
+def summary(step: int, values: Mapping[str, float]) -> str:
+  """Says in one line what an evaluation gave; counts are whole numbers."""
+  parts = '  '.join(
+      f'{name} {int(value) if value.is_integer() else format(value, ".4g")}'
+      for name, value in values.items()
+  )
+  return f'evaluation at step {step:,}: {parts}'
 
 
 def closing(
@@ -91,6 +99,7 @@ def closing(
       ),
       f'checkpoint: {os.path.join(workdir, "checkpoints", str(result.step))}',
       *(f'plot: {path}' for path in plots),
+      goodput.text(goodput.of_workdir(workdir)).splitlines()[0],
       'next, try',
       *([f'  {then}'] if then else []),
       f'  {python} -m bigtransfer.report {workdir}',

@@ -1,69 +1,17 @@
-"""What a run writes down: metrics, timing, bad images, the progress line."""
+"""What a run writes down: its metrics, and its bad images."""
 
 import collections
-import contextlib
-import json
 import math
 import os
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from bigtransfer import files, json_lines
 from bigtransfer import norms as norms_lib
-
-
-class JsonLines:
-  """An append-only file of JSON objects with a `step` that never falls.
-
-  Opening it for a run that goes on at `step` cuts off what lies beyond, and a
-  last line that a kill left half-written; the bytes before stay as they are.
-  A `path` of None, for processes that write nothing, keeps `last` alone.
-  """
-
-  def __init__(self, path: str | None, step: int):
-    self.last, self._file = None, None
-    if path is None:
-      return
-    self._file = open(path, 'a+b')
-    self._file.seek(0)
-    end = 0
-    for line in self._file:
-      record = _parse(line)
-      if record is None or record['step'] > step:
-        break
-      end += len(line)
-      self.last = record
-    self._file.truncate(end)
-    self._file.seek(end)
-
-  def write(self, **record: Any):
-    self.last = record
-    if self._file:
-      self._file.write(json.dumps(record).encode() + b'\n')
-
-  def flush(self):
-    """Returns when all lines are on disk, as a checkpoint relies on."""
-    if self._file:
-      self._file.flush()
-      os.fsync(self._file.fileno())
-
-  def close(self):
-    self.flush()
-    if self._file:
-      self._file.close()
-
-
-def _parse(line: bytes):
-  if not line.endswith(b'\n'):
-    return None
-  try:
-    return json.loads(line)
-  except ValueError:
-    return None
+from bigtransfer import progress as progress_lib
 
 
 class MetricWriter:
@@ -81,7 +29,7 @@ class MetricWriter:
     """`group` of processes, of which the primary one writes; None = one."""
     primary = group is None or group.primary
     path = os.path.join(workdir, 'metrics.jsonl') if primary else None
-    self._lines = JsonLines(path, step)
+    self._lines = json_lines.JsonLines(path, step)
     last = self._lines.last
     if group is not None:
       last = group.broadcast('the last line of metrics.jsonl', last)
@@ -134,16 +82,16 @@ class BadImages:
     name = f'bad_images-{process}.txt' if process else 'bad_images.txt'
     self._path, self._say = os.path.join(workdir, name), say
     self._known = set()
-    if os.path.exists(self._path):
-      with open(self._path) as f:
-        self._known = set(f.read().splitlines())
+    if files.exists(self._path):
+      self._known = set(files.read(self._path).decode().splitlines())
 
   def note(self, bad: Sequence[tuple[int, str]]):
     """Takes (id, where) pairs, with or without those of earlier calls."""
     new = {where for _, where in bad} - self._known
     if new:
-      with open(self._path, 'a') as f:
-        f.writelines(f'{where}\n' for where in sorted(new))
+      files.append(
+          self._path, ''.join(f'{where}\n' for where in sorted(new))
+      )
       self._known |= new
       self._say(
           f'skipped {len(self._known)} bad images so far, listed in'
@@ -151,69 +99,13 @@ class BadImages:
       )
 
 
-class Progress:
-  """The progress line, and `timing.jsonl` with the rate of every interval."""
-
-  def __init__(
-      self, workdir: str | None, step: int, *, total: int, batch_size: int,
-      devices: int, out=None,
-  ):
-    """A `workdir` of None, for all processes but one, keeps silent."""
-    self._silent = workdir is None
-    path = None if self._silent else os.path.join(workdir, 'timing.jsonl')
-    self._timing = JsonLines(path, step)
-    self._total, self._batch_size, self._devices = total, batch_size, devices
-    # (step, seconds of training) of the last updates. Metrics come late, all
-    # that is left at once before an evaluation: over two updates, the rate
-    # does not jump there.
-    self._marks = collections.deque([(step, time.monotonic())], maxlen=2)
-    self._out = out or sys.stderr
-    self._pause = 0.0
-    self._printed = -1.0
-
-  @contextlib.contextmanager
-  def pause(self):
-    """Leaves the time spent inside, as on evaluation, out of the rate."""
-    begin = time.monotonic()
-    yield
-    self._pause += time.monotonic() - begin
-
-  def update(self, step: int, values: Mapping[str, float], *, last=False):
-    """Writes the rate of the last two updates; prints once a second."""
-    now = time.monotonic()
-    begin, since = self._marks[0]
-    seconds = now - self._pause
-    rate = (step - begin) / max(seconds - since, 1e-9)
-    self._marks.append((step, seconds))
-    examples = rate * self._batch_size
-    self._timing.write(step=step, examples_per_second=round(examples, 2))
-    if self._silent or (now - self._printed < 1 and not last):
-      return
-    self._printed = now
-    parts = [f'step {step:,}/{self._total:,}']
-    parts += [
-        f'{name} {values[name]:.4g}'
-        for name in ('loss', 'accuracy', 'lr')
-        if name in values
-    ]
-    parts += [
-        f'{examples:,.0f} examples/s ({examples / self._devices:,.0f}/device)',
-        f'ETA {_clock((self._total - step) / rate)}',
-    ]
-    print('  '.join(parts), file=self._out, flush=True)
-
-  def close(self):
-    self._timing.close()
-
-
-def _clock(seconds: float) -> str:
-  minutes, seconds = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  return f'{hours}:{minutes:02}:{seconds:02}'
-
-
 class NonFiniteError(RuntimeError):
   """A loss or gradient was NaN or infinite and `nonfinite` is 'stop'."""
+
+
+# Steps under way at most. A stop waits for them, and a spot VM has 30 s; eight
+# steps of a millisecond still hide what the host does between them.
+AHEAD = 8
 
 
 class Recorder:
@@ -225,7 +117,7 @@ class Recorder:
   def __init__(
       self,
       writer: MetricWriter,
-      progress: Progress,
+      progress: progress_lib.Progress,
       phase: str,
       *,
       log_every: int,
@@ -238,12 +130,16 @@ class Recorder:
     self._log_every, self._stop = max(log_every, 1), nonfinite == 'stop'
     self._names, self._leaves = names, leaves
     self._running, self._waiting = [], []
+    self._under_way = collections.deque()
 
   def add(self, step: int, values: jax.Array, norms: Any = None):
     """Takes the metric vector of `step`, which may still be computing.
 
     `norms`, if any, are those of its layers, see norms.py.
     """
+    self._under_way.append(values)
+    if len(self._under_way) > AHEAD:
+      self._under_way.popleft().block_until_ready()
     self._running.append((step, values, norms))
     if step % self._log_every == 0:
       self._write(self._waiting)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from bigtransfer import models, saved
+from bigtransfer import distributed, files, models, saved
 from bigtransfer import workdir as workdir_lib
 
 # Examples shown where no image is named.
@@ -67,10 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('images', nargs='*', metavar='IMAGE')
   args = parser.parse_args(argv)
   logging.set_verbosity(logging.ERROR)
+  distributed.hush_libtpu()
   try:
     missing = [path for path in args.images if not os.path.isfile(path)]
     if missing:
       raise FileNotFoundError(f'there is no image {missing[0]!r}')
+    files.check(args.workdir, '--workdir')
     run = open_run(args.workdir, args.step)
     if run['config'].data.kind != 'images':
       raise ValueError(

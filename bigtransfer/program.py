@@ -5,13 +5,22 @@ Shapes first, then shardings, then one jitted start straight into them.
 
 import concurrent.futures
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bigtransfer import models, reduction, sharding, tasks
+from bigtransfer import mesh as mesh_lib
+from bigtransfer import (
+  models,
+  out_of_memory,
+  reduction,
+  sharding,
+  tasks,
+  trees,
+)
 from bigtransfer import state as state_lib
 from bigtransfer.optim import factory, schedules
 from bigtransfer.train_step import make_train_step
@@ -32,6 +41,12 @@ class Program(NamedTuple):
   init: Callable[[], state_lib.TrainState]
   batch_sharding: Any
   batch_spec: dict[str, jax.ShapeDtypeStruct]
+
+  @property
+  def parts(self) -> int:
+    """Into how many parts the devices split a batch."""
+    shape = self.batch_sharding.mesh.shape
+    return math.prod(shape[axis] for axis in mesh_lib.BATCH_AXES)
 
 
 class Phase(NamedTuple):
@@ -119,6 +134,30 @@ def build(config: Any, spec: Any, mesh: jax.sharding.Mesh) -> Program:
   )
 
 
+def check_chain(phases: Sequence[Phase]):
+  """Raises ValueError if a phase cannot go on where the one before ends."""
+  if len(phases) < 2:
+    return
+  before, after = phases
+  parts = ['params']
+  if after.config.moments == 'keep':
+    parts.append('opt_state')
+  for part in parts:
+    problem = trees.mismatch(*(
+        getattr(phase.program.abstract, part) for phase in phases
+    ))
+    if problem:
+      raise ValueError(
+          f'phase {before.name}, before {after.name}, {problem} ({part})'
+      )
+  words = [phase.data.identity().get('vocab_sha256') for phase in phases]
+  if words[0] != words[1]:
+    raise ValueError(
+        f'phase {after.name} has another vocabulary (sha256 {words[1]}) than'
+        f' phase {before.name} ({words[0]})'
+    )
+
+
 def _layout(shapes, shardings, mesh, config):
   grads = sharding.gradient_shardings(shapes, mesh, config)
   return reduction.Layout(mesh, shardings, grads, config.reduce_dtype)
@@ -132,17 +171,28 @@ def _check_norms(config):
     )
 
 
-def compile_step(program: Program) -> Callable[[Any, Any], Any]:
-  """Returns a function equal to `program.step`.
+def compile_step(phase: Phase) -> concurrent.futures.Future:
+  """Starts to compile the step of a phase, which will be the result.
 
-  It compiles on a thread, while the state is made or read, and the first call
-  waits for it.
+  It compiles on a thread, while the state is made or read. The result raises
+  out_of_memory.OutOfMemoryError where the devices have no room for the step.
   """
+  program = phase.program
   lowered = program.step.lower(program.abstract, program.batch_spec)
   pool = concurrent.futures.ThreadPoolExecutor(1)
-  compiled = pool.submit(lowered.compile)
+  compiled = pool.submit(_compile, lowered, phase)
   pool.shutdown(wait=False)
-  return lambda state, batch: compiled.result()(state, batch)
+  return compiled
+
+
+def _compile(lowered, phase):
+  try:
+    return lowered.compile()
+  except jax.errors.JaxRuntimeError as e:
+    known = out_of_memory.error(str(e), phase)
+    if known:
+      raise known from e
+    raise
 
 
 def _quick_compile() -> dict[str, int] | None:

@@ -4,6 +4,7 @@ python -m bigtransfer.report WORKDIR... [--output DIR]
 """
 
 import argparse
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bigtransfer import norms
+from bigtransfer import files, goodput, norms
 
 # Title, and the series that it shows: (file, kind, name of the value).
 PANELS = (
@@ -34,6 +35,8 @@ PANELS = (
     ),
     ('learning rate', (('metrics', 'train', 'lr'),)),
     ('examples/s', (('timing', None, 'examples_per_second'),)),
+    ('model FLOPs utilization', (('timing', None, 'mfu'),)),
+    ('share of time waiting for data', (('timing', None, 'data_wait'),)),
 )
 # Paul Tol's bright scheme: told apart by colour-blind readers and in print.
 COLORS = (
@@ -66,8 +69,9 @@ def load(workdir: str, name: str | None = None) -> Run:
   Raises:
     ValueError: there is no such folder, it holds no metrics, or a line other
       than the last is broken.
+    OSError: it cannot be read.
   """
-  if not os.path.isdir(workdir):
+  if not files.is_folder(workdir):
     raise ValueError(f'{workdir}: there is no such workdir')
   metrics = _read(os.path.join(workdir, 'metrics.jsonl'))
   if not metrics:
@@ -81,8 +85,9 @@ def load(workdir: str, name: str | None = None) -> Run:
       curve = series.setdefault(('metrics', record['kind'], key), [])
       curve.append((record['step'], value))
   for record in timing:
-    curve = series.setdefault(('timing', None, 'examples_per_second'), [])
-    curve.append((record['step'], record['examples_per_second']))
+    for key in record.keys() - {'step'}:
+      curve = series.setdefault(('timing', None, key), [])
+      curve.append((record['step'], record[key]))
   phases, last = [], 0
   for record in metrics:
     if not phases or record['phase'] != phases[-1][1]:
@@ -99,10 +104,9 @@ def load(workdir: str, name: str | None = None) -> Run:
 
 
 def _read(path):
-  if not os.path.exists(path):
+  if not files.exists(path):
     return []
-  with open(path, 'rb') as f:
-    lines = f.read().split(b'\n')[:-1]  # what has no end was cut off
+  lines = files.read(path).split(b'\n')[:-1]  # what has no end was cut off
   records = []
   for number, line in enumerate(lines, 1):
     try:
@@ -123,15 +127,21 @@ def draw(workdirs: Sequence[str], output: str) -> list[str]:
   if len(set(names)) < len(names):
     names = workdirs
   runs = [load(*pair) for pair in zip(workdirs, names, strict=True)]
-  os.makedirs(output, exist_ok=True)
+  files.make_folder(output)
   written = [os.path.join(output, 'curves.png')]
-  picture(runs).savefig(written[0])
+  _write(picture(runs), written[0])
   for run in runs:
     if run.norms:
       name = 'norms.png' if len(runs) == 1 else f'norms_{run.name}.png'
       written.append(os.path.join(output, name.replace(os.sep, '_')))
-      norms.picture(run.norms, run.name).savefig(written[-1])
+      _write(norms.picture(run.norms, run.name), written[-1])
   return written
+
+
+def _write(figure, path):
+  content = io.BytesIO()
+  figure.savefig(content, format='png')
+  files.write(path, content.getvalue())
 
 
 def picture(runs: Sequence[Run]) -> Any:
@@ -172,9 +182,10 @@ def _draw_panel(axes, panel, runs):
   axes.set_title(title, fontsize=11)
   axes.set_xlabel('step')
   axes.xaxis.set_major_formatter('{x:,.0f}')
+  if keys[0][0] == 'timing':
+    axes.set_ylim(bottom=0)
   if title == 'examples/s':
     axes.yaxis.set_major_formatter('{x:,.0f}')
-    axes.set_ylim(bottom=0)
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)
   for step, name in sorted({p for r in runs if r.phases[1:] for p in r.phases}):
@@ -238,7 +249,12 @@ def main(argv: Sequence[str] | None = None) -> None:
   alone = args.workdirs[0] if len(args.workdirs) == 1 else ''
   output = args.output or os.path.join(alone, 'plots')
   try:
+    for path in (*args.workdirs, output):
+      files.check(path, 'WORKDIR' if path in args.workdirs else '--output')
     print(*draw(args.workdirs, output), sep='\n')
+    for workdir in args.workdirs:
+      if files.exists(os.path.join(workdir, 'ledger.jsonl')):
+        print(f'{workdir}: {goodput.text(goodput.of_workdir(workdir))}')
   except (OSError, ValueError) as e:
     parser.error(str(e))
 

@@ -7,7 +7,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bigtransfer import trees
+from bigtransfer import files, trees
 
 
 class MismatchError(ValueError):
@@ -16,13 +16,15 @@ class MismatchError(ValueError):
 
 def complete_steps(directory: str) -> list[int]:
   """Steps of the complete checkpoints in a folder, if it exists, ascending."""
-  if not epath.Path(directory).exists():
-    return []
+  # In a bucket, where a folder cannot be renamed, Orbax writes the one file
+  # last; without the other a folder is half a copy.
+  last = '_CHECKPOINT_METADATA'
+  if files.in_bucket(directory):
+    last = 'commit_success.txt'
   return sorted(
-      int(folder.name)
-      for folder in epath.Path(directory).iterdir()
-      # Orbax writes this file last; without it the folder is half a copy.
-      if folder.name.isdigit() and (folder / '_CHECKPOINT_METADATA').exists()
+      int(name)
+      for name in files.names(directory)
+      if name.isdigit() and files.exists(os.path.join(directory, name, last))
   )
 
 
@@ -51,8 +53,8 @@ def restore_params(
         f' (it has {steps})'
     )
   step = step or steps[-1]
-  item = epath.Path(directory) / str(step) / 'ema'
-  part = 'ema' if item.exists() else 'params'
+  has_ema = files.exists(os.path.join(directory, str(step), 'ema'))
+  part = 'ema' if has_ema else 'params'
   return restore_part(directory, step, part, abstract), step
 
 
@@ -60,7 +62,7 @@ def restore_part(
     directory: str, step: int, part: str, abstract: Any = None
 ) -> Any:
   """Restores one part of a checkpoint, {} if the state had none; see above."""
-  item = epath.Path(os.path.abspath(directory)) / str(step) / part
+  item = epath.Path(files.absolute(directory)) / str(step) / part
   if not item.exists():
     return {}
   with ocp.StandardCheckpointer() as checkpointer:

@@ -10,7 +10,7 @@ import bisect
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,16 +19,20 @@ import jax.numpy as jnp
 from bigtransfer import checkpoint as checkpoint_lib
 from bigtransfer import (
   coordination,
+  entry,
   evaluation,
-  export,
+  messages,
   metrics,
+  model_flops,
   prefetch,
+  stopwatch,
   trees,
 )
 from bigtransfer import ledger as ledger_lib
 from bigtransfer import program as program_lib
-from bigtransfer import state as state_lib
-from bigtransfer.optim import factory, trust_ratio
+from bigtransfer import progress as progress_lib
+from bigtransfer import trace as trace_lib
+from bigtransfer.optim import trust_ratio
 from bigtransfer.program import Phase
 
 
@@ -46,6 +50,7 @@ def train(
     *,
     group: coordination.Group | None = None,
     say: Callable[[str], None] = print,
+    began: float | None = None,
 ) -> Result:
   """Runs the phases from wherever the workdir stands.
 
@@ -55,6 +60,7 @@ def train(
     group: the processes of the run, asked before every step for the event
       'stop', to save and return; None = this one alone.
     say: gets messages for the user.
+    began: when the process did, by `time.monotonic`; None = now.
 
   Returns:
     Why it ended, at which step, and the last evaluation.
@@ -67,6 +73,7 @@ def train(
   """
   config = phases[0].config
   group = group or coordination.Group(None, 0, 1, None)
+  watch = stopwatch.Stopwatch(began)
   with (
       checkpoint_lib.CheckpointManager(
           os.path.join(workdir, 'checkpoints'), config.checkpoint
@@ -78,10 +85,10 @@ def train(
           group=group,
       ) as writer,
   ):
-    run = _Run(phases, workdir, manager, writer, group, say)
+    ledger = ledger_lib.Ledger(workdir if group.primary else None, watch)
+    run = _Run(phases, workdir, manager, writer, ledger, watch, group, say)
     if run.finished():
       return Result('finished', run.step, writer.evaluation)
-    ledger = ledger_lib.Ledger(workdir if group.primary else None)
     ledger.write(
         'start',
         step=run.step,
@@ -92,7 +99,8 @@ def train(
     reason = 'failed'
     try:
       reason = run.all_phases()
-      manager.wait()
+      with watch.during('checkpoints'):
+        manager.wait()
     finally:
       ledger.write('stop', step=run.step, examples=run.examples, reason=reason)
   return Result(reason, run.step, writer.evaluation)
@@ -101,13 +109,19 @@ def train(
 class _Run:
   """The state of a run, on the host."""
 
-  def __init__(self, phases, workdir, manager, writer, group, say):
+  def __init__(
+      self, phases, workdir, manager, writer, ledger, watch, group, say
+  ):
     self._phases, self._workdir = phases, workdir
     self._manager, self._writer = manager, writer
+    self._ledger, self._watch = ledger, watch
     self._group, self._say = group, say
+    # Files that one process writes.
+    self._ours = workdir if group.primary else None
     self._bad_images = metrics.BadImages(workdir, say, group.index)
     self.step = self._saved = manager.latest_step() or 0
     self.examples = 0
+    self._events = set()  # What all processes are to do when they can.
 
   def finished(self) -> bool:
     end = self._phases[-1].end
@@ -121,8 +135,12 @@ class _Run:
     for phase in self._phases[bisect.bisect_left(ends, self.step) :]:
       step = None
       if self.step < phase.end:
-        step = program_lib.compile_step(phase.program)
-      state = self._enter(phase, state)
+        with self._watch.during('compilation'):
+          step = program_lib.compile_step(phase)
+      with self._watch.during('start'):
+        state = entry.state(
+            phase, state, self._manager, self.step, self._say
+        )
       # At a phase's end only its evaluation may be left to do.
       if step or not self._evaluated_now():
         state, reason = self._loop(phase, state, step)
@@ -130,59 +148,22 @@ class _Run:
           return reason
     return 'done'
 
-  def _enter(self, phase, state) -> state_lib.TrainState:
-    """The phase before, the workdir's checkpoint, `init_from`, or scratch."""
-    program, config = phase.program, phase.config
-    if state is not None:
-      return self._next(phase, state)
-    if self.step:
-      self._say(f'going on from step {self.step} of {self._workdir}')
-      if not config.reset_optimizer:
-        return self._manager.restore(program.abstract, self.step)
-      state = self._manager.restore(
-          program.abstract, self.step, reset_optimizer=program.tx
-      )
-      updates = state.step - state.skipped - phase.begin
-      return state._replace(
-          opt_state=factory.at_update(state.opt_state, updates)
-      )
-    state = program.init()
-    if config.init_from is None:
-      return state
-    params = export.initial_params(
-        config.init_from,
-        program.abstract.params,
-        model=config.model,
-        fresh=state.params,
-    )
-    self._say(f'starting from the parameters of {config.init_from}')
-    state = state._replace(params=params, ema={})
-    return program_lib.fresh_state(program, state)
-
-  def _next(self, phase, state) -> state_lib.TrainState:
-    """What a phase starts with after another."""
-    if phase.config.moments == 'reset':
-      return program_lib.fresh_state(phase.program, state)
-    # Skipped steps are counted by phase, as the schedule's clock is.
-    state = state._replace(
-        opt_state=factory.at_update(state.opt_state, 0),
-        skipped=jnp.zeros_like(state.skipped),
-    )
-    wanted = phase.program.abstract
-    return jax.device_put(state, jax.tree.map(lambda x: x.sharding, wanted))
-
   def _loop(self, phase, state, step):
     """Trains to the phase's end; returns state and 'done' or 'stopped'.
 
-    `step` is the compiled step, None where none is left to do.
+    `step` will be the compiled step, None where none is left to do.
     """
     config, program, begin = phase.config, phase.program, phase.begin
-    progress = metrics.Progress(
-        self._workdir if self._group.primary else None,
+    compiled, watch = None, self._watch
+    progress = progress_lib.Progress(
+        self._ours,
         self.step,
         total=self._phases[-1].end,
-        batch_size=config.batch_size,
-        devices=jax.device_count(),
+        work=model_flops.work(phase),
+        watch=watch,
+    )
+    trace = trace_lib.Trace(
+        self._ours, config.trace_steps or (), self._say
     )
     recorder = metrics.Recorder(
         self._writer,
@@ -194,7 +175,7 @@ class _Run:
         leaves=[path for path, _ in trees.flatten(program.abstract.params)],
     )
     evaluate = evaluation.evaluation(
-        phase, self._workdir, self._bad_images.note
+        phase, self._workdir, self._bad_images.note, self._stop_asked
     )
     save_every = config.checkpoint.minutes and 60 * config.checkpoint.minutes
     saved_at = time.monotonic()
@@ -204,6 +185,7 @@ class _Run:
 
     with (
         contextlib.closing(progress),
+        contextlib.closing(trace),
         contextlib.closing(
             phase.data.train(config, self.step - begin)
         ) as source,
@@ -216,40 +198,52 @@ class _Run:
           saved_at = time.monotonic()
           if self._group.primary:
             self._group.ask('save')
-        events = self._group.check()
-        last, stopping = self.step == phase.end, 'stop' in events
+        last, stopping = self.step == phase.end, self._stop_asked()
         if (
             (last or due(config.eval_every))
             and self._writer.evaluated != self.step
             and not stopping
         ):
           recorder.flush(last=True)
-          with progress.pause():
+          with watch.during('evaluation'):
             values = evaluate(state)
-          evaluation.check_best(values, config.checkpoint.best_metric)
-          self._writer.write(self.step, phase.name, 'eval', values)
-          self._say(summary(self.step, values))
+          stopping = values is None
+          if not stopping:
+            evaluation.check_best(values, config.checkpoint.best_metric)
+            self._writer.write(self.step, phase.name, 'eval', values)
+            self._say(messages.summary(self.step, values))
         if self.step != self._saved and (
             last
             or stopping
             or due(config.checkpoint.every)
             or due(config.checkpoint.keep_every, since=0)
             or (config.checkpoint.best_metric and self._evaluated_now())
-            or 'save' in events
+            or 'save' in self._events
         ):
           recorder.flush()
           values = self._writer.evaluation if self._evaluated_now() else {}
           # Orbax copies the arrays to the host itself.
-          with progress.pause(), jax.transfer_guard('allow'):
+          with watch.during('checkpoints'), jax.transfer_guard('allow'):
             self._manager.save(self.step, state, values)
+          self._ledger.write('save', step=self.step)
           self._saved, saved_at = self.step, time.monotonic()
           self._bad_images.note(source.bad)
+        self._events.discard('save')
         if last or stopping:
           done = last and self._evaluated_now()
           return state, 'done' if done else 'stopped'
-        batch = next(batches)
-        state, values = step(state, batch)
+        with watch.during('data'):
+          batch = next(batches)
+        if compiled is None:
+          with watch.during('compilation'):
+            # Minutes, and the machine may be taken in 30 s; all is saved.
+            if not self._group.await_all(f'step of phase {begin}', step):
+              return state, 'stopped'
+            compiled = step.result()
+        trace.before(self.step + 1)
+        state, values = compiled(state, batch)
         self.step += 1
+        trace.after(self.step, values)
         self.examples += config.batch_size
         norms = None
         if due(config.norms_every):
@@ -257,14 +251,10 @@ class _Run:
           norms = jax.tree.map(jnp.copy, trust_ratio.norms(state.opt_state))
         recorder.add(self.step, values, norms)
 
+  def _stop_asked(self) -> bool:
+    """Called at the same points of the run by all processes."""
+    self._events |= self._group.check()
+    return 'stop' in self._events
+
   def _evaluated_now(self) -> bool:
     return self._writer.evaluated == self.step
-
-
-def summary(step: int, values: Mapping[str, float]) -> str:
-  """Says in one line what an evaluation gave; counts are whole numbers."""
-  parts = '  '.join(
-      f'{name} {int(value) if value.is_integer() else format(value, ".4g")}'
-      for name, value in values.items()
-  )
-  return f'evaluation at step {step:,}: {parts}'

@@ -11,7 +11,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigtransfer import config as config_lib
+from bigtransfer import files
 from bigtransfer.optim import schedules
+
+
+def check_paths(
+    path: str | None, config: Any, phases: Sequence[tuple[str, Any]]
+):
+  """Checks where a run is kept and started from, before data is read.
+
+  Args:
+    path: of the workdir, None where none was given.
+    config: the config before it was resolved.
+    phases: pairs of a name and a config with `init_from`.
+
+  Raises:
+    ValueError, OSError: as `files.check`.
+  """
+  if path is None and not config.print_plan:
+    raise ValueError('--workdir is missing: where should the run be kept?')
+  if path is not None:
+    files.check(path, '--workdir')
+  for source in {given.init_from for _, given in phases} - {None}:
+    files.check(source, 'config.init_from')
 
 
 def open_for(
@@ -36,7 +58,7 @@ def open_for(
     ValueError: the folder is of another experiment; lists the differences.
     OSError: it cannot be made or written.
   """
-  os.makedirs(os.path.join(path, 'plots'), exist_ok=True)
+  files.make_folder(os.path.join(path, 'plots'))
   record = {
       'given': json.loads(config_lib.to_json(given)),
       'phases': [
@@ -51,7 +73,7 @@ def open_for(
   class_names = phases[-1].data.class_names
   remarks = []
   # Without a checkpoint nothing is lost by starting anew.
-  if step and os.path.exists(os.path.join(path, 'config.json')):
+  if step and files.exists(os.path.join(path, 'config.json')):
     remarks = _compare(path, record, class_names, step)
   end = sum(phase.config.total_steps for phase in phases)
   if step > end:
@@ -122,7 +144,7 @@ def check_vocabulary(source: str | None, data: Any):
   ours = data.identity().get('vocab_sha256')
   if not (source and ours):
     return
-  if not os.path.exists(os.path.join(source, 'config.json')):
+  if not files.exists(os.path.join(source, 'config.json')):
     return
   theirs = _read(source, 'config.json').get('phases', [{}])[-1].get('data', {})
   if theirs.get('vocab_sha256', ours) != ours:
@@ -155,7 +177,7 @@ def load(path: str) -> dict[str, Any]:
   Raises:
     FileNotFoundError: it is not a workdir.
   """
-  if not os.path.exists(os.path.join(path, 'config.json')):
+  if not files.exists(os.path.join(path, 'config.json')):
     raise FileNotFoundError(f'{path!r} is not a workdir: it has no config.json')
   phase = _read(path, 'config.json')['phases'][-1]
   return {
@@ -167,16 +189,9 @@ def load(path: str) -> dict[str, Any]:
 
 
 def _read(path, name):
-  with open(os.path.join(path, name)) as f:
-    return json.load(f)
+  return json.loads(files.read(os.path.join(path, name)))
 
 
 def _write(path, name, value):
-  """Replaces the file in one move: a kill leaves the old or the new one."""
-  final = os.path.join(path, name)
-  with open(final + '.new', 'w') as f:
-    json.dump(value, f, indent=2)
-    f.write('\n')
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(final + '.new', final)
+  text = json.dumps(value, indent=2) + '\n'
+  files.write(os.path.join(path, name), text.encode())

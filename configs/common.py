@@ -14,6 +14,7 @@ def base() -> Section:
   """Returns the config with every key at its default, locked."""
   c = Section()
   keys.run(c)
+  keys.observation(c)
   model = c.section('model', 'The network.')
   keys.model(model)
   text_keys.bert(model)

@@ -17,8 +17,6 @@ def run(c):
             'Micro-batches that one step is split into, to save memory. The'
             ' result does not depend on it.')
   c.declare('total_steps', '10 epochs', f.duration(), 'Length of the run.')
-  c.declare('log_every', 50, f.duration(), 'Between progress lines; every step'
-            ' is in metrics.jsonl all the same.')
   c.declare('eval_every', '1 epoch', f.duration(),
             'Between evaluations; 0 = only at the end.')
   c.declare('ema_decay', None, f.optional(f.number(0, 1)),
@@ -53,16 +51,25 @@ def run(c):
             'What a later phase does with the moments of the one before:'
             ' start anew, or go on with them and with their step count. The'
             ' schedule starts from its step 0 either way.')
-  c.declare('norms_every', 0, f.duration(),
-            'Between records of the trust ratio and the norms of every layer'
-            ' (lamb, lars); 0 = none.')
   c.declare('evaluators', ('classification',), f.tuple_of(
       f.string(), repeated=True), 'Modules of bigtransfer/evaluators to run.')
-  c.declare('tensorboard', False, f.boolean(),
-            'Write TensorBoard event files too.')
   c.declare('compilation_cache', '~/.cache/bigtransfer/xla',
             f.optional(f.string()),
             'Folder that keeps compiled steps between runs; None = off.')
+
+
+def observation(c):
+  c.declare('log_every', 50, f.duration(), 'Between progress lines; every step'
+            ' is in metrics.jsonl all the same.')
+  c.declare('norms_every', 0, f.duration(),
+            'Between records of the trust ratio and the norms of every layer'
+            ' (lamb, lars); 0 = none.')
+  c.declare('tensorboard', False, f.boolean(),
+            'Write TensorBoard event files too.')
+  c.declare('trace_steps', None, f.optional(
+      f.tuple_of(f.integer(1), f.integer(1))),
+            'First and last step of a profiler trace in the workdir, both'
+            ' included and counted from 1 over the whole run; None = none.')
 
 
 def model(m):
@@ -282,7 +289,8 @@ def devices(c):
                         ' start.')
   c.distributed.declare('heartbeat_timeout', 100, f.integer(1),
                         'Seconds without a sign of life after which a process'
-                        ' counts as dead and the others end.')
+                        ' counts as dead and the others name it and end.')
   c.distributed.declare('hang_seconds', 900, f.optional(f.integer(1)),
                         'A process that makes no step for so long prints where'
-                        ' its threads are, and goes on; None = never.')
+                        ' its threads are; several then end, one goes on. To'
+                        ' compile is no hang; None = never.')

@@ -38,6 +38,8 @@ print(json.dumps({
 
 _BUCKET = """
 import json, sys, uuid
+from bigtransfer import files
+files.check(sys.argv[1], '--workdir')
 from etils import epath
 file = epath.Path(sys.argv[1]) / f'.doctor-{uuid.uuid4().hex}'
 file.write_text('doctor')

@@ -155,11 +155,10 @@ def _arguments_problem(verb, rest) -> str | None:
       workdir = arg.partition('=')[2]
     elif arg == '--workdir':
       workdir = following
-  if workdir is not None and not workdir.startswith('/') and (
-      '://' not in workdir
-  ):
+  if workdir is not None and not workdir.startswith(('/', 'gs://')):
     return (
-        f'--workdir {workdir}: must be a full path, on storage that all'
-        ' workers share and that outlives the VM (docs/pods.md)'
+        f'--workdir {workdir}: must be gs://BUCKET/FOLDER or a full path, on'
+        ' storage that all workers share and that outlives the VM'
+        ' (docs/pods.md)'
     )
   return None

@@ -235,3 +235,70 @@ def test_a_failed_save_keeps_the_last_good_one(tmp_path):
   assert saved.complete_steps(str(tmp_path)) == [1]
   restored, _ = saved.restore_params(str(tmp_path))
   assert_equal(restored, big)
+
+
+def test_a_bucket_keeps_as_a_folder_does(bucket, tmp_path):
+  """And one copied into it is read as one saved there."""
+  place, state = 'gs://bucket/run/checkpoints', new_state(with_ema=True)
+  for folder in (place, str(tmp_path)):
+    with checkpoint.CheckpointManager(folder, section(keep=2)) as manager:
+      for step in (1, 2, 3):
+        state = bump(state)
+        manager.save(step, state, {'loss': 1.0})
+      manager.wait()
+      assert manager.steps() == [2, 3]
+      restored = manager.restore(abstract_on(jax.devices(), with_ema=True))
+      assert_equal(restored, state)
+  for file in tmp_path.glob('3/**/*'):
+    if file.is_file():
+      bucket.put(f'copied/{file.relative_to(tmp_path)}', file.read_bytes())
+  params, step = saved.restore_params('gs://bucket/copied')
+  assert step == 3
+  assert_equal(params, state.ema)
+
+
+def test_half_a_checkpoint_in_a_bucket_is_passed_over(bucket):
+  place, state = 'gs://bucket/run/checkpoints', new_state()
+  with checkpoint.CheckpointManager(place, section()) as manager:
+    manager.save(5, state, {})
+    manager.save(10, bump(state), {})
+    manager.wait()
+    del bucket.objects['run/checkpoints/10/commit_success.txt']
+    assert manager.steps() == [5]
+  assert saved.restore_params(place)[1] == 5
+  bucket.put('run/checkpoints/10/params/left_over', b'')
+  with checkpoint.CheckpointManager(place, section()) as manager:
+    manager.save(10, bump(state), {})
+    manager.wait()
+    assert manager.steps() == [5, 10]
+    assert 'run/checkpoints/10/params/left_over' not in bucket.objects
+    restored = manager.restore(abstract_on(jax.devices()[:1]))
+    assert_equal(restored, bump(state))
+
+
+def test_a_save_in_a_bucket_may_break_off_anywhere(bucket):
+  """At each part of its requests: the newest that is there restores."""
+  place, state = 'gs://bucket/run/checkpoints', new_state()
+  one = abstract_on(jax.devices()[:1])
+  with checkpoint.CheckpointManager(place, section(keep=1)) as manager:
+    manager.save(1, state, {})
+    manager.wait()
+    before = dict(bucket.objects), len(bucket.requests)
+    manager.save(2, bump(state), {})
+    manager.wait()
+    count = len(bucket.requests) - before[1]
+  found = []
+  for part in (0.1, 0.4, 0.7, 0.97):
+    bucket.objects = dict(before[0])
+    manager = checkpoint.CheckpointManager(place, section(keep=1))
+    end = len(bucket.requests) + int(part * count)
+    bucket.refuse = lambda *_, e=end: 403 if len(bucket.requests) > e else None
+    with pytest.raises(checkpoint.SaveError):
+      manager.save(2, bump(state), {})
+      manager.close()
+    bucket.refuse = lambda *_: None
+    with checkpoint.CheckpointManager(place, section(keep=1)) as manager:
+      found.append(manager.latest_step())
+      wanted = state if found[-1] == 1 else bump(state)
+      assert_equal(manager.restore(one), wanted)
+  assert found == sorted(found) and found[0] == 1

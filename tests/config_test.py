@@ -107,6 +107,7 @@ def test_differences_are_named_but_free_ones_are_not():
     config = common.base()
     config.batch_size, config.log_every = batch, log
     config.checkpoint.keep = keep
+    config.model.remat = ('none', 'unit')[keep - 1]
     config.optimizer.momentum = batch / 1000
     return ml_collections.ConfigDict(config.to_dict())
 

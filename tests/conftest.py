@@ -1,6 +1,8 @@
 """Eight CPU devices, strict promotion and a persistent compilation cache."""
 
 import os
+import pathlib
+import runpy
 import tempfile
 
 # Before anything imports TensorFlow: its start-up chatter hides real warnings.
@@ -8,6 +10,9 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 # Processes that the tests start share the cache and the eight devices too.
 CACHE = os.path.join(tempfile.gettempdir(), 'bigtransfer_test_cache')
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', CACHE)
+
+# As bigtransfer/files.py says, and before a test could use etils otherwise.
+os.environ['EPATH_USE_TF'] = 'false'
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -22,6 +27,16 @@ jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 @pytest.fixture(scope='session', autouse=True)
 def _eight_devices():
   assert len(jax.devices()) == 8, jax.devices()
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+  """An empty gs://bucket of this test, see fake_gcs.py."""
+  fake = runpy.run_path(str(pathlib.Path(__file__).with_name('fake_gcs.py')))
+  with fake['bucket']() as served:
+    for name, value in served.environment.items():
+      monkeypatch.setenv(name, value)
+    yield served
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Processes agree, whatever their main threads wait for."""
 
+import concurrent.futures
 import threading
 import time
 
@@ -16,6 +17,9 @@ class Store:
 
   def set(self, key, value):
     assert self.set_new(key, value), f'{key} is set twice'
+
+  def put(self, key, value):
+    self._values[key] = value
 
   def set_new(self, key, value):
     with self._lock:
@@ -44,10 +48,11 @@ def make(monkeypatch):
   monkeypatch.setattr(coordination, 'POLL', 0.002)
   groups = []
 
-  def make(count, hang_seconds=None):
+  def make(count, *limits):
     store = Store() if count > 1 else None
     made = [
-        coordination.Group(store, i, count, hang_seconds) for i in range(count)
+        coordination.Group(store, i, count, *(limits or [None]))
+        for i in range(count)
     ]
     groups.extend(made)
     return made
@@ -55,6 +60,32 @@ def make(monkeypatch):
   yield make
   for group in groups:
     group.close()
+
+
+# As threads end where a process would.
+ends = pytest.mark.filterwarnings(
+    'ignore::pytest.PytestUnhandledThreadExceptionWarning'
+)
+
+
+@pytest.fixture
+def left(monkeypatch):
+  """The exit codes of those that have left; their threads end."""
+  codes = []
+
+  def leave(code):
+    codes.append(code)
+    raise SystemExit
+
+  monkeypatch.setattr(coordination, 'leave', leave)
+  return codes
+
+
+def wait_until(happened):
+  until = time.monotonic() + 10
+  while not happened() and time.monotonic() < until:
+    time.sleep(0.01)
+  return happened()
 
 
 def run(groups, work):
@@ -127,20 +158,87 @@ def test_all_get_the_value_of_process_0(make):
   assert got == {0: {'step': 10}, 1: {'step': 10}}
 
 
-def test_a_failure_ends_the_others_with_its_code(make, monkeypatch, capsys):
-  left = []
-  monkeypatch.setattr(coordination, '_leave', left.append)
+@ends
+def test_a_failure_ends_the_others_with_its_code(make, left, capsys):
   groups = make(2)
-  groups[1].fail('no such file', 2)
-  until = time.monotonic() + 10
-  while len(left) < 2 and time.monotonic() < until:
-    time.sleep(0.01)
+  with pytest.raises(SystemExit):
+    groups[1].fail('no such file', 2)
+  assert wait_until(lambda: len(left) == 2)
   assert set(left) == {2}
   assert 'error: process 1 failed: no such file' in capsys.readouterr().err
 
 
+def wait_for_all(groups, works, answers):
+  def work(group):
+    answers[group.index] = group.await_all('it', works[group.index])
+
+  run(groups, work)
+
+
+@pytest.mark.parametrize('count', [1, 3])
+def test_all_wait_until_the_last_is_done(make, count):
+  groups, answers = make(count), {}
+  works = [concurrent.futures.Future() for _ in groups]
+  for work in works[:-1]:
+    work.set_result(None)
+
+  def finish():
+    assert not answers
+    works[-1].set_result(None)
+
+  timer = threading.Timer(0.2, finish)
+  timer.start()
+  wait_for_all(groups, works, answers)
+  assert answers == dict.fromkeys(range(count), True)
+
+
+@pytest.mark.parametrize(
+    ('count', 'asking', 'waiting'), [(1, 0, 0), (3, 0, 2), (3, 2, 1), (3, 2, 2)]
+)
+def test_all_give_up_waiting_when_one_is_asked_to_stop(
+    make, count, asking, waiting
+):
+  groups, answers = make(count), {}
+  works = [concurrent.futures.Future() for _ in groups]
+  for index, work in enumerate(works):
+    if index != waiting:
+      work.set_result(None)
+  timer = threading.Timer(0.1, groups[asking].ask, ['stop'])
+  timer.start()
+  wait_for_all(groups, works, answers)
+  assert answers == dict.fromkeys(range(count), False)
+
+
+def test_waiting_is_no_hang(make, capfd):
+  [group] = make(1, 0.1)
+  work = concurrent.futures.Future()
+  threading.Timer(0.4, work.set_result, [None]).start()
+  assert group.await_all('it', work)
+  assert 'has made no step' not in capfd.readouterr().err
+
+
+@ends
+@pytest.mark.parametrize('silent', [0, 1])
+def test_a_silent_process_ends_the_others(
+    make, left, monkeypatch, capfd, silent
+):
+  put = Store.put
+
+  def put_or_not(self, key, value):
+    if key != f'sign/{silent}':
+      put(self, key, value)
+
+  monkeypatch.setattr(Store, 'put', put_or_not)
+  make(2, None, 0.3)
+  assert wait_until(lambda: left)
+  assert set(left) == {1}
+  said = capfd.readouterr().err
+  assert f'error: process {silent} ' in said and 'was last heard from' in said
+  assert f'error: process {1 - silent} ' not in said
+
+
 def test_a_process_that_makes_no_step_says_where_it_is(make, capfd):
-  [group] = make(1, hang_seconds=0.05)
+  [group] = make(1, 0.05)
   time.sleep(0.3)
   said = capfd.readouterr().err
   assert said.count('has made no step for 0.05 s') == 1

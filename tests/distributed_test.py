@@ -47,6 +47,17 @@ def test_others_are_looked_for_where_there_are_some(values, environ, needed):
   assert distributed.needed(section(**values), CPU | environ) is needed
 
 
+@pytest.mark.parametrize('here', [False, True])
+def test_libtpu_is_told_where_it_is_only_without_a_tpu(monkeypatch, here):
+  names = ('TPU_ACCELERATOR_TYPE', 'TPU_WORKER_HOSTNAMES')
+  for name in names:
+    monkeypatch.setenv(name, '')
+    monkeypatch.delenv(name)
+  monkeypatch.setattr(distributed, '_sees_tpu', lambda: here)
+  distributed.hush_libtpu()
+  assert [name in os.environ for name in names] == [not here] * 2
+
+
 def test_numbers_that_make_no_sense_are_refused():
   with pytest.raises(coordination.GroupError, match='process_id=2.*0 to 1'):
     distributed.start(section(

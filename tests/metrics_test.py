@@ -7,7 +7,8 @@ import json
 import jax.numpy as jnp
 import pytest
 
-from bigtransfer import metrics
+from bigtransfer import metrics, stopwatch
+from bigtransfer import progress as progress_lib
 
 
 def lines_of(path):
@@ -41,8 +42,9 @@ def test_a_resume_before_the_evaluation_evaluates_again(tmp_path):
 
 @contextlib.contextmanager
 def recorder(tmp_path, writer, **kwargs):
-  progress = metrics.Progress(
-      str(tmp_path), 0, total=10, batch_size=8, devices=2, out=io.StringIO()
+  progress = progress_lib.Progress(
+      str(tmp_path), 0, total=10, work=progress_lib.Work(8, 2),
+      watch=stopwatch.Stopwatch(), out=io.StringIO(),
   )
   defaults = dict(
       log_every=2, nonfinite='stop', names=NAMES, leaves=['a/kernel', 'b']
@@ -74,6 +76,22 @@ def test_metrics_come_one_interval_late_and_each_step_once(tmp_path):
   assert [r['step'] for r in rows] == [1, 2, 3, 4, 5]
   assert [r['values']['loss'] for r in rows] == [1, 2, 3, 4, 5]
   assert {(r['phase'], r['kind']) for r in rows} == {('train', 'train')}
+
+
+def test_no_more_steps_than_a_stop_can_wait_for_are_under_way(tmp_path):
+  waited = []
+
+  class Slow(list):
+    def block_until_ready(self):
+      waited.append(self[0])
+
+  with (
+      metrics.MetricWriter(str(tmp_path), 0) as writer,
+      recorder(tmp_path, writer, log_every=100) as record,
+  ):
+    for step in range(1, metrics.AHEAD + 3):
+      record.add(step, Slow([step]))
+  assert waited == [1, 2]
 
 
 def test_a_value_that_is_not_finite_ends_the_run_by_name(tmp_path):
@@ -118,24 +136,3 @@ def test_norms_of_layers_have_a_line_of_their_own(tmp_path):
   assert rows[2]['values'] == {
       'trust_ratio/layers/kernel/00': 2, 'trust_ratio/layers/kernel/01': 3
   }
-
-
-def test_the_progress_line_has_rate_eta_and_metrics(tmp_path, monkeypatch):
-  now = [0.0]
-  monkeypatch.setattr(metrics.time, 'monotonic', lambda: now[0])
-  out = io.StringIO()
-  progress = metrics.Progress(
-      str(tmp_path), 0, total=100, batch_size=8, devices=2, out=out
-  )
-  now[0] = 5.0
-  with progress.pause():
-    now[0] = 7.0  # Two seconds that the rate leaves out.
-  progress.update(10, {'loss': 0.5, 'accuracy': 0.25, 'lr': 0.1})
-  progress.close()
-  assert out.getvalue() == (
-      'step 10/100  loss 0.5  accuracy 0.25  lr 0.1  16 examples/s'
-      ' (8/device)  ETA 0:00:45\n'
-  )
-  assert lines_of(tmp_path / 'timing.jsonl') == [
-      {'step': 10, 'examples_per_second': 16.0}
-  ]

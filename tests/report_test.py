@@ -102,7 +102,7 @@ def test_runs_of_one_name_are_told_apart_by_path(tmp_path, monkeypatch):
 
 class _NoPicture:
 
-  def savefig(self, path):
+  def savefig(self, file, format):
     pass
 
 

@@ -13,7 +13,10 @@ Sums and counts stay on the devices until all batches have been seen.
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import jax
 
 
 class EvaluationError(ValueError):
@@ -32,3 +35,18 @@ def load(name: str) -> Any:
         f'config.evaluators: {name!r} is not one of {", ".join(sorted(names))}'
     )
   return importlib.import_module(f'{__name__}.{name}').Evaluator
+
+
+def add_up(
+    add: Callable[[Any, Any], Any], totals: Any, batches: Iterable[Any]
+) -> Any:
+  """Returns, on the host, what `totals = add(totals, batch)` comes to.
+
+  The devices compute one batch while the next one waits for them, and no more:
+  `batches` may end it by an exception, and all queued would still be computed.
+  """
+  before = totals
+  for batch in batches:
+    jax.block_until_ready(before)
+    before, totals = totals, add(totals, batch)
+  return jax.device_get(totals)

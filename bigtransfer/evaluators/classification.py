@@ -33,7 +33,7 @@ class Evaluator:
     self._loss_name = config.loss.name
     self._class_names = data.class_names
     self._predict = predict
-    self._add = jax.jit(self._count, donate_argnums=0)
+    self._add = jax.jit(self._count)
     self._totals = None
 
   def _zeros(self):
@@ -83,10 +83,11 @@ class Evaluator:
     Raises:
       EvaluationError: the split has no labelled example.
     """
-    totals = self._zeros()
-    for batch in self._batches():
-      totals = self._add(totals, params, model_state, batch)
-    totals = jax.device_get(totals)
+    totals = evaluators.add_up(
+        lambda totals, batch: self._add(totals, params, model_state, batch),
+        self._zeros(),
+        self._batches(),
+    )
     n = int(totals['num_examples'])
     if n == 0:
       raise evaluators.EvaluationError(

@@ -31,7 +31,7 @@ class Evaluator:
     unigram = data.unigram()
     self._log_unigram = jnp.log(jnp.asarray(unigram, jnp.float32))
     self._most_frequent = int(unigram.argmax())
-    self._add = jax.jit(self._count, donate_argnums=0)
+    self._add = jax.jit(self._count)
 
   def _count(self, totals, params, model_state, batch):
     outputs = self._predict(params, model_state, batch)
@@ -70,13 +70,16 @@ class Evaluator:
     """
     names = ('predictions', 'mlm_loss', 'mlm_hits', 'unigram_loss',
              'unigram_hits', 'examples', 'nsp_loss', 'nsp_hits')
-    totals = {
+    zeros = {
         name: jnp.zeros((), 'float32' if name.endswith('loss') else 'int32')
         for name in names
     }
-    for batch in self._batches():
-      totals = self._add(totals, params, model_state, batch)
-    t = {name: float(value) for name, value in jax.device_get(totals).items()}
+    totals = evaluators.add_up(
+        lambda totals, batch: self._add(totals, params, model_state, batch),
+        zeros,
+        self._batches(),
+    )
+    t = {name: float(value) for name, value in totals.items()}
     if not t['predictions']:
       raise evaluators.EvaluationError(
           'the evaluation split has no masked token'

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import export, main, predict, report, saved, trees
+from bigtransfer import (
+  coordination,
+  export,
+  main,
+  predict,
+  report,
+  saved,
+  trees,
+)
+from input_pipeline import batches
 
 # The runs are made once, on one worker.
 pytestmark = pytest.mark.xdist_group('commands')
@@ -71,6 +80,28 @@ def test_evaluation_alone_gives_what_the_run_gave(workdir, capsys):
   assert 'num_examples 2000' in out
 
 
+def test_evaluation_alone_is_stopped_by_a_signal(workdir, monkeypatch, capsys):
+  read, after = batches.EvalBatches.__iter__, []
+
+  def read_and_strike(self):
+    os.kill(os.getpid(), signal.SIGTERM)
+    for batch in read(self):
+      yield batch
+      after.append(batch)
+
+  def leave(code):
+    raise SystemExit(code)
+
+  monkeypatch.setattr(batches.EvalBatches, '__iter__', read_and_strike)
+  monkeypatch.setattr(coordination, 'leave', leave)
+  with pytest.raises(SystemExit, match='75'):
+    main.main([*SMOKE, f'--workdir={workdir}', '--config.eval_only'])
+  captured = capsys.readouterr()
+  assert 'evaluation at' not in captured.out
+  # What was read ahead.
+  assert len(after) <= 2
+
+
 def test_prediction_of_files_and_of_examples(workdir, tmp_path, capsys):
   good, bad = str(tmp_path / 'coat.png'), str(tmp_path / 'bad.png')
   pixels = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
@@ -121,9 +152,12 @@ def test_exported_parameters_start_another_run(workdir, tmp_path, capsys):
   assert export.main(['--workdir', str(tmp_path), '--output', out]) == 2
 
 
-def test_several_runs_in_one_picture(workdir, tmp_path):
+def test_several_runs_in_one_picture(workdir, tmp_path, capsys):
   code = report.main([workdir, workdir, '--output', str(tmp_path)])
   assert not code and os.listdir(tmp_path) == ['curves.png']
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[1].startswith(f'{workdir}: goodput ')
+  assert lines[2].split()[0] == 'steps'
 
 
 def test_the_plan_shows_config_and_rate_without_a_workdir(capsys):

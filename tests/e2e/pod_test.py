@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group('pod')]
 ARGUMENTS = (
     '--config=configs/quickstart.py',
     '--config.batch_size=16',
-    '--config.eval_batch_size=60',
+    '--config.eval_batch_size=120',
     '--config.total_steps=12',
     '--config.eval_every=6',
     '--config.checkpoint.every=4',
@@ -31,11 +31,12 @@ ARGUMENTS = (
 DEVICES = 4
 
 
-def command(workdir, fault='none', processes=2, extra=()):
+def command(workdir, fault='none', processes=2, extra=(), grace=15):
   return [
       *(sys.executable, '-m', 'launch.local_pod'),
       *('--processes', str(processes)),
       *('--devices', str(DEVICES // processes)),
+      *('--grace', str(grace)),
       *('--module', 'tests.e2e.main_in_pod', '--'),
       *(fault, f'{workdir}.ids', *ARGUMENTS, *extra, f'--workdir={workdir}'),
   ]
@@ -113,16 +114,59 @@ def test_processes_do_what_one_does(tmp_path, alone, processes):
   assert '[1] step' not in result.stderr  # One progress line, not two.
 
 
-def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path, alone):
+def saved_steps(workdir):
+  """Returns the steps of the complete checkpoints."""
+  found = (workdir / 'checkpoints').iterdir()
+  return sorted(int(path.name) for path in found if path.name.isdigit())
+
+
+def test_a_signal_to_one_stops_all_whatever_they_do(tmp_path, alone):
   workdir = tmp_path / 'pod'
-  stopped = run(workdir, fault='term@5@1')
-  assert stopped.returncode == 75, stopped.stderr
-  step = max(int(p.name) for p in (workdir / 'checkpoints').iterdir())
-  assert f'stopped and saved at step {step}' in stopped.stdout
-  assert 5 <= step <= 12
+
+  def stopped(fault):
+    result = run(workdir, fault=fault)
+    assert result.returncode == 75, result.stderr
+    return result.stdout
+
+  # The step would take ten minutes to compile.
+  assert 'stopped at step 0' in stopped('compile@0@1')
+  assert saved_steps(workdir) == []
+  # The evaluation after step 6 is given up, and made again.
+  assert 'stopped and saved at step 6;' in stopped('evaluate@0@1')
+  assert saved_steps(workdir) == [4, 6]
+  assert metrics(workdir)[-1]['kind'] == 'train'
+  # Checkpoint 8 gets written meanwhile.
+  output = stopped('save@0@1')
+  assert 'evaluation at step 6' in output
+  last = saved_steps(workdir)[-1]
+  assert 8 < last < 12 and f'stopped and saved at step {last};' in output
   result = run(workdir, processes=1)
   assert result.returncode == 0, result.stderr
   assert_same_run(workdir, alone)
+
+
+@pytest.mark.parametrize('silent', [0, 1])
+def test_others_name_a_process_that_is_silent(tmp_path, silent):
+  limit = ['--config.distributed.heartbeat_timeout=4']
+  result = run(
+      tmp_path / 'run', fault=f'freeze@5@{silent}', extra=limit, grace=1
+  )
+  assert result.returncode == 1, result.stderr
+  said = f'[{1 - silent}] error: process {silent} ({socket.gethostname()})'
+  assert f'{said} was last heard from' in result.stderr
+  assert 's ago (config.distributed.heartbeat_timeout=4)' in result.stderr
+
+
+def test_others_name_a_process_that_makes_no_step(tmp_path):
+  result = run(tmp_path / 'run', fault='hang@5@1')
+  assert result.returncode == 1, result.stderr
+  errors = [x for x in result.stderr.splitlines() if '] error: no step' in x]
+  assert {error[:3] for error in errors} == {'[0]', '[1]'}
+  for error in errors:
+    assert 's (config.distributed.hang_seconds=3); behind: process 1 (' in error
+    assert ' add_and_stand of train.py:' in error
+  lines = result.stderr.splitlines()
+  assert any(x.startswith('[1]') and 'in add_and_stand' in x for x in lines)
 
 
 def test_a_process_that_dies_takes_the_others_along(tmp_path, alone):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bigtransfer import saved, trees
+from bigtransfer import goodput, saved, trees
 from input_pipeline import order
 
 # The runs are made once, on one worker.
@@ -138,6 +138,10 @@ def test_the_ledger_tells_the_story(runs):
   assert [(r['step'], r['reason']) for r in rows if r['event'] == 'stop'] == [
       (10, 'stopped'), (12, 'stopped'), (12, 'done')
   ]
+  spent = goodput.of_workdir(str(folder / 'broken'))
+  assert spent.starts == len(FAULTS)
+  assert 0 < spent.share < 1 and spent.seconds['lost'] > 0
+  assert sum(spent.seconds.values()) == pytest.approx(spent.total)
 
 
 def test_a_finished_run_does_nothing(runs):

@@ -121,6 +121,7 @@ def run(tmp_path, capsys, monkeypatch):
           ' "data.eval_ops": "pad(2)|value_range(-1, 1)"})'],
          'phase a, before b'),
         (['--config=README.md'], 'a .py file'),
+        ([*LINEAR, '--config.trace_steps=4,3'], 'trace_steps=(4, 3)'),
         ([*LINEAR, '--config.phases=({"name": "a"}, {"name": "a"})'],
          'name of its own'),
     ],
@@ -259,3 +260,17 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(run, tmp_path):
   assert saved.complete_steps(checkpoints) == [3]
   assert run(*LINEAR, '--config.total_steps=6')[0] == 0
   assert saved.complete_steps(checkpoints) == [3, 6]
+
+
+def test_a_step_without_room_says_what_to_try(run, monkeypatch):
+  def refuse(lowered):
+    raise jax.errors.JaxRuntimeError(
+        'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory'
+        ' in memory space hbm. Used 20.50G of 15.75G hbm. Exceeded by 4.75G.'
+    )
+
+  monkeypatch.setattr(jax.stages.Lowered, 'compile', refuse)
+  code, [line], _ = run(*LINEAR)
+  assert code == 2
+  assert '20.50 GiB of each device, which has 15.75 GiB' in line
+  assert '--config.accum_steps=2 or --config.sharding.preset=zero1' in line

@@ -103,8 +103,9 @@ WRONG = [
     (['status', *BASE, '--', 'x'], 'takes nothing after'),
     (['run', *BASE], 'follow `--`'),
     (['run', *BASE, '--', '--config', ''], 'argument 2 after `--` is empty'),
-    (['run', *BASE, '--', '--workdir', 'runs/a'], 'must be a full path'),
-    (['run', *BASE, '--', '--workdir=runs/a'], 'must be a full path'),
+    (['run', *BASE, '--', '--workdir', 'runs/a'], 'or a full path'),
+    (['run', *BASE, '--', '--workdir=runs/a'], 'or a full path'),
+    (['run', *BASE, '--', '--workdir=s3://a/b'], 'must be gs://BUCKET/FOLDER'),
     (['run', *BASE, '--env=A', '--', 'x'], 'NAME=VALUE'),
     (['logs', *BASE, '--worker=1;2'], 'all or numbers'),
 ]
