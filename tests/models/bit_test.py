@@ -262,6 +262,26 @@ def test_bfloat16_is_near_float32_with_sums_and_logits_in_float32():
   assert np.any(sums != sums.astype(jnp.bfloat16).astype(jnp.float32))
 
 
+def test_bfloat16_keeps_float32_sums_of_the_last_stage_only():
+  inputs = batch(2, 64, 64, 3)
+  model = bit.build(model_config(dtype='bfloat16', blocks=(2, 2)))
+
+  def derivative(params):
+    def logits(params):
+      return model.apply(params, {}, inputs, train=True)[0]['logits']
+
+    return jax.vjp(logits, params)[1]
+
+  params, _ = jax.eval_shape(model.init, jax.random.key(0), inputs)
+  kept = jax.tree.leaves(jax.eval_shape(derivative, params))
+  # Of both examples, and more than numbers per example and channel.
+  sums = {
+      a.shape for a in kept
+      if a.dtype == jnp.float32 and a.shape[:1] == (2,) and a.size > 2048
+  }
+  assert sums == {(2, 8, 8, 256)}
+
+
 @pytest.mark.parametrize('norm', ['bn', 'ln', 'in', 'none'])
 @pytest.mark.parametrize('standardize', [True, False])
 def test_baselines_share_the_parameters_and_stay_finite(norm, standardize):

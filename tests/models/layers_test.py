@@ -1,5 +1,7 @@
 """Layers against float64 NumPy, and the properties that define them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,6 +156,57 @@ def test_group_norm_gradient_matches_float64_differences():
     np.testing.assert_allclose(np.sum(grad * direction), expected, rtol=1e-4)
 
 
+def reference_gradient(x, scale, dy, num_groups, eps=1e-5):
+  """Of sum(norm(x) * dy) by x, scale and bias, in float64."""
+  x, dy = (np.asarray(t, np.float64) for t in (x, dy))
+  shape = (*x.shape[:3], num_groups, -1)
+  mean = functools.partial(np.mean, axis=(1, 2, 4), keepdims=True)
+  groups, slopes = x.reshape(shape), (dy * scale).reshape(shape)
+  deviation = np.sqrt(groups.var((1, 2, 4), keepdims=True) + eps)
+  unit = (groups - mean(groups)) / deviation
+  dx = (slopes - mean(slopes) - unit * mean(slopes * unit)) / deviation
+  dscale = (dy * unit.reshape(x.shape)).sum((0, 1, 2))
+  return dx.reshape(x.shape), dscale, dy.sum((0, 1, 2))
+
+
+@pytest.mark.parametrize('mean', [0.0, 300.0, 1e5])
+@pytest.mark.parametrize('num_groups', [1, 4, 8])
+def test_group_norm_gradient_is_exact_for_a_large_mean(mean, num_groups):
+  # And where the slopes have a mean too.
+  x, dy = normal(2, 33, 4, 8, mean=mean), normal(2, 33, 4, 8, mean=2.0, seed=3)
+  scale, bias = normal(8, seed=1), normal(8, seed=2)
+  _, derivative = jax.vjp(
+      lambda *args: group_norm(*args, num_groups), x, scale, bias
+  )
+  expected = reference_gradient(x, scale, dy, num_groups)
+  for actual, exact in zip(derivative(dy), expected, strict=True):
+    np.testing.assert_allclose(
+        actual, exact, rtol=0, atol=3e-6 * np.abs(exact).max()
+    )
+
+
+def test_group_norm_keeps_only_the_input_for_the_way_back():
+  x = jax.ShapeDtypeStruct((2, 32, 32, 64), jnp.bfloat16)
+  vector = jax.ShapeDtypeStruct((64,), jnp.float32)
+  kept = jax.eval_shape(
+      lambda *args: jax.vjp(lambda *a: layers.group_norm(*a, 32), *args)[1],
+      x, vector, vector,
+  )
+  large = [a for a in jax.tree.leaves(kept) if a.size >= x.size]
+  assert [(a.shape, a.dtype) for a in large] == [(x.shape, x.dtype)]
+
+
+def test_standardize_kernel_gradient_is_exact_for_a_large_mean():
+  w, dy = normal(3, 3, 16, 8, mean=30.0, std=0.1), normal(3, 3, 16, 8, seed=1)
+  (actual,) = jax.vjp(standardize_kernel, w)[1](dy)
+  # A kernel as one example, whose channels are groups of one.
+  whole = (1, 9, 16, 8)
+  exact, _, _ = reference_gradient(
+      w.reshape(whole), 1.0, dy.reshape(whole), 8, 1e-10
+  )
+  np.testing.assert_allclose(actual, exact.reshape(w.shape), atol=1e-4)
+
+
 def test_group_norm_refuses_groups_that_do_not_divide():
   with pytest.raises(ValueError, match='16 channels not divisible by 32 group'):
     group_norm(jnp.ones((1, 2, 2, 16)), jnp.ones(16), jnp.ones(16), 32)
@@ -230,6 +283,16 @@ def test_root_max_pool_gradient_goes_to_the_largest():
     if window.max() > 0 or (0 <= at[1] < 9 and 0 <= at[2] < 12):
       expected[at] += 1
   np.testing.assert_array_equal(grad, expected)
+
+
+@pytest.mark.parametrize('shape', [(2, 9, 12, 3), (1, 1, 1, 2), (1, 2, 5, 1)])
+def test_pool_of_tpus_is_the_same_forward_and_back(shape):
+  x = normal(*shape) - 1.0
+  expected, derivative = jax.vjp(root_max_pool, x)
+  actual, other = jax.vjp(jax.jit(layers.max_by_windows), x)
+  np.testing.assert_array_equal(actual, expected)
+  dy = normal(*expected.shape, seed=1)
+  np.testing.assert_allclose(other(dy)[0], derivative(dy)[0], atol=1e-6)
 
 
 @pytest.mark.parametrize('size', [1, 3, 7])
