@@ -22,9 +22,10 @@ FOLDER = '~/.cache/bigtransfer/plans'
 _PACKAGE = pathlib.Path(__file__).parent
 # What a step is made of, and what reads the compiled program.
 _SOURCES = (
-    'hlo.py', 'hlo_cost.py', 'mesh.py', 'mixing.py', 'models/*.py', 'norms.py',
-    'optim/*.py', 'program.py', 'reduction.py', 'sharding.py', 'state.py',
-    'tasks/*.py', 'train_step.py', 'trees.py',
+    'hlo.py', 'hlo_cost.py', 'hlo_memory.py', 'mesh.py', 'mixing.py',
+    'models/*.py', 'norms.py', 'optim/*.py', 'out_of_memory.py', 'program.py',
+    'reduction.py', 'sharding.py', 'state.py', 'tasks/*.py', 'train_step.py',
+    'trees.py',
 )
 
 

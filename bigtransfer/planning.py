@@ -2,8 +2,6 @@
 
 import concurrent.futures
 import functools
-import math
-import re
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,6 +14,8 @@ from bigtransfer import (
     hlo,
     hlo_cost,
     hlo_memory,
+    model_flops,
+    out_of_memory,
     plan_cache,
     plan_data,
     program,
@@ -23,14 +23,6 @@ from bigtransfer import (
     trees,
 )
 from bigtransfer import mesh as mesh_lib
-from bigtransfer.models import bert, bit_flops
-
-_UNITS = {'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
-_SIZE = r'([\d.]+)([KMGT])'
-_NO_ROOM = (
-    re.compile(rf'\({_SIZE}\) exceeds available HBM \({_SIZE}\)'),
-    re.compile(rf'Used {_SIZE} of {_SIZE} hbm'),
-)
 
 
 class Job(NamedTuple):
@@ -58,8 +50,7 @@ class Built(NamedTuple):
   @property
   def parts(self) -> int:
     """Into how many parts the devices split a batch."""
-    shape = self.program.batch_sharding.mesh.shape
-    return math.prod(shape[axis] for axis in mesh_lib.BATCH_AXES)
+    return self.program.parts
 
 
 def jobs(config: Any, asked: plan_data.Asked) -> list[Job]:
@@ -125,7 +116,7 @@ def _compile(built, lowered):
   try:
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as e:
-    sizes = out_of_memory(str(e))
+    sizes = out_of_memory.sizes(str(e))
     if sizes is None:
       raise
     return {'needed_bytes': sizes[0], 'available_bytes': sizes[1]}
@@ -143,16 +134,6 @@ def _compile(built, lowered):
   }
 
 
-def out_of_memory(message: str) -> tuple[int, int] | None:
-  """Returns bytes needed and available, from an error of the compiler."""
-  for pattern in _NO_ROOM:
-    match = pattern.search(message)
-    if match:
-      need, have = match.group(1, 2), match.group(3, 4)
-      return tuple(round(float(n) * _UNITS[u]) for n, u in (need, have))
-  return None
-
-
 def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
   """Returns the plan of a phase, ready for JSON.
 
@@ -163,7 +144,8 @@ def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
   c, topology = built.config, built.topology
   chip, state = topology.chip, built.program.abstract
   devices = topology.num_devices
-  model_flops = train_flops(c) * c.batch_size
+  image, _ = plan_data.batch_spec(c).get('image', ((), None))
+  flops = model_flops.train_flops(c, image[1:]) * c.batch_size
   result = {
       'phase': built.job.name,
       'topology': topology.name,
@@ -178,7 +160,7 @@ def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
       'parameters': count(state.params),
       'usable_bytes': chip.usable,
       'state_bytes': held(state),
-      'model_flops': model_flops,
+      'model_flops': flops,
       'steps': c.total_steps,
       **measured,
   }
@@ -205,7 +187,7 @@ def derive(built: Built, measured: dict[str, Any]) -> dict[str, Any]:
       'seconds': seconds,
       'step_seconds': step,
       'bound': max(seconds, key=seconds.get),
-      'mfu_bound': model_flops / devices / chip.flops / step,
+      'mfu_bound': flops / devices / chip.flops / step,
       'examples_per_second': c.batch_size / step,
       'hours': step * c.total_steps / 3600,
       'chip_hours': step * c.total_steps / 3600 * topology.num_chips,
@@ -227,16 +209,6 @@ def link_seconds(collective: dict[str, Any], topology) -> float:
   passes = 2 if collective['kind'] == 'all-reduce' else 1
   volume = passes * collective['bytes'] * (chips - 1) / chips
   return collective['times'] * volume / chip.chip_ici
-
-
-def train_flops(config: Any) -> float:
-  """Model operations of one example, forward and back, counted by hand."""
-  if config.model.name == 'bit':
-    image, _ = plan_data.batch_spec(config)['image']
-    return bit_flops.train_flops(config.model, image[1:])
-  masked = config.data.kind == 'pretraining'
-  predictions = config.data.max_predictions if masked else 0
-  return bert.train_flops(config.model, config.data.seq_length, predictions)
 
 
 def count(tree: Any) -> int:

@@ -20,7 +20,6 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigtransfer import sharding, trees
@@ -67,7 +66,8 @@ class Layout:
     manual = () if model_state else self._manual
     if not manual:
       self._check_dtype(model_state)
-      return sums_of(params, model_state, batch, rng)
+      with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):
+        return sums_of(params, model_state, batch, rng)
     specs = self._manual_specs(params, manual)
 
     def reduced(params, batch, rng):
@@ -90,6 +90,8 @@ class Layout:
   def with_gathers(self, loss, params):
     """Makes `loss` put together where used what axes of the batch split.
 
+    What is split otherwise, or not, lies there as it does outside.
+
     Args:
       loss: (params, ...) -> anything.
       params: of their shapes.
@@ -99,9 +101,7 @@ class Layout:
       return loss
 
     def box(path, value):
-      if path not in gathers:
-        return value
-      return Gathered(value, *gathers[path], self._constrain)
+      return Gathered(value, *gathers[path])
 
     def gathering(params, *args):
       return loss(trees.map_with_path(box, params), *args)
@@ -109,9 +109,9 @@ class Layout:
     return gathering
 
   def _gathers(self, params):
-    """Returns {path: (layout, layout where used)} of what is to be gathered."""
+    """Returns {path: (layout, layout where used)}, if anything is split."""
     result = {}
-    if self._params is None:
+    if self._params is None or not sharding.axes_of(self._params):
       return result
     ranks = {path: leaf.ndim for path, leaf in trees.flatten(params)}
     for path, where in trees.flatten(self._params):
@@ -119,8 +119,7 @@ class Layout:
       entries = [sharding.axes_in(entry) for entry in where.spec]
       entries += [()] * (ranks[path] - len(entries))
       whole = [tuple(a for a in e if a not in BATCH_AXES) for e in entries]
-      if whole != entries:
-        result[path] = (_spec(entries), _spec(whole))
+      result[path] = (_spec(entries), _spec(whole))
     return result
 
   def place_partial(self, grads):
@@ -128,19 +127,15 @@ class Layout:
     if self._params is None:
       return grads
     return jax.tree.map(
-        lambda x, where: self._constrain(x, where.spec), grads, self._params
+        lambda x, where: lax.with_sharding_constraint(x, where.spec),
+        grads, self._params,
     )
 
   def place_micro_batches(self, x):
     """Splits [accum_steps, b, ...] along b, where the compiler does."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(a for a in BATCH_AXES if a not in manual)
-    return self._constrain(x, P(None, axes))
-
-  def _constrain(self, x, spec):
-    here = jax.sharding.get_abstract_mesh()
-    mesh = self._mesh if here.empty else here
-    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    return lax.with_sharding_constraint(x, P(None, axes))
 
   def _manual_specs(self, params, manual):
     """Returns where gradients are split over axes that go by hand."""

@@ -71,7 +71,7 @@ def bit(c, norm='gn'):
   }
 
 
-def build(make, preset, dtype='float32', sizes=None):
+def build(make, preset, dtype='float32', sizes=None, devices=None):
   """Returns the program on this preset's mesh, and a batch."""
   c = common.base()
   batch = make(c)
@@ -82,7 +82,7 @@ def build(make, preset, dtype='float32', sizes=None):
   c.mesh.data, c.mesh.fsdp, c.mesh.model = sizes or MESHES[preset]
   [(_, c)] = config_lib.phases(c)
   count = int(np.prod(sizes or MESHES[preset]))
-  mesh = mesh_lib.make(c.mesh, jax.devices()[:count])
+  mesh = mesh_lib.make(c.mesh, devices or jax.devices()[:count])
   c = config_lib.resolve(c, 10**4)
   spec = {k: (v.shape, v.dtype) for k, v in batch.items()}
   return program.build(c, spec, mesh), batch
@@ -218,17 +218,35 @@ def test_only_parts_are_added_up_over_the_data_axis_and_once(
   assert total(over_data, 'all-reduce') == sums
 
 
-def test_tensor_parallel_layers_add_up_twice():
-  sent, *_ = run('bert', 'tensor')
+def in_layers(sent):
+  """Returns what the loops over layers send, forward and back."""
   layers = collections.defaultdict(list)
   for c in sent:
-    if c.times == LAYERS * ACCUM and c.kind == 'all-reduce':
-      layers[c.computation].append(c.bytes)
+    if c.times == LAYERS * ACCUM and c.bytes > 64:
+      layers[c.computation].append(c)
+  return layers.values()
+
+
+def test_tensor_parallel_layers_add_up_twice_and_move_nothing_else():
+  sent, *_ = run('bert', 'tensor')
+  loops = in_layers(sent)
+  # Random bits are drawn where they are used, so that nothing else is sent.
+  assert {c.kind for loop in loops for c in loop} == {'all-reduce'}
+  forward, backward = [[c.bytes for c in loop] for loop in loops]
   activations = ROWS // ACCUM // 4 * LENGTH * HIDDEN * 4
-  forward, backward = layers.values()
   assert forward == [activations] * 2
-  # Those of query, key and value go together.
+  # Those of query, key and value go together; a TPU adds them up first.
   assert sorted(backward) == [activations, 3 * activations]
+
+
+def test_tensor_parallel_logits_stay_split_over_the_vocabulary():
+  sent, state, *_ = run('bert', 'tensor')
+  table = held(state.params)['embeddings/word/embedding']
+  assert table == whole(state.params)['embeddings/word/embedding'] // 2
+  logits = ROWS // ACCUM // 4 * 3 * 104 * 4
+  # But for the sums of gradients: a bias, the positions, the words' labels.
+  gathered = [c.bytes for c in sent if c.kind == 'all-gather']
+  assert max(gathered) <= 104 * 4 < logits
 
 
 def test_a_sum_in_bfloat16_is_close_and_rounded():
@@ -281,10 +299,33 @@ class Toy:
     return total, jnp.float32(len(x)), {}, model_state
 
 
-@pytest.mark.skipif(
+needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('libtpu') is None,
     reason="libtpu is not installed: pip install 'bigtransfer[plan]'",
 )
+
+
+@needs_compiler
+@pytest.mark.usefixtures('no_cache')
+def test_on_a_tpu_tensor_parallel_layers_add_up_twice_each_way():
+  def make(c):
+    batch = bert(c)
+    c.model.dtype = 'bfloat16'
+    return batch
+
+  devices = topologies.devices(topologies.parse('v5e:2x4'))
+  made, _ = build(make, 'tensor', devices=devices)
+  lowered = made.step.lower(made.abstract, made.batch_spec)
+  sent = hlo.collectives(lowered.compile().as_text())
+  activations = ROWS // ACCUM // 4 * LENGTH * HIDDEN * 2
+  one = ('all-reduce', 'bf16', activations, 2)
+  assert [[c[:4] for c in loop] for loop in in_layers(sent)] == [[one] * 2] * 2
+  # Nothing of the size of activations or logits moves around the layers.
+  others = [c.bytes for c in sent if c.kind != 'all-reduce']
+  assert max(others) < activations // 2
+
+
+@needs_compiler
 @pytest.mark.usefixtures('no_cache')
 def test_on_a_tpu_layers_are_gathered_and_gradients_reduced_in_bfloat16():
   toy, tx = Toy(), optax.sgd(0.1, momentum=0.9)

@@ -17,15 +17,19 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
 
   Row i depends on keys[i] only, so the result does not depend on how a batch
   is split. `rate` is rounded to a multiple of 2**-16; keys None = no dropout.
+  Devices that share rows may split the last dimension, and of four the second.
   """
   dropped = round(rate * 2**16)
   if keys is None or not dropped:
     return x
-  # Half of a random word decides over each element.
-  shape = (-(-x.shape[1] // 2), *x.shape[2:])
+  # Half of a random word decides over each element. The halves lie along the
+  # sequence, which is not split: heads are, and would exchange them.
+  axis = max(1, x.ndim - 2)
+  shape = list(x.shape[1:])
+  shape[axis - 1] = -(-x.shape[axis] // 2)
   words = jax.vmap(lambda key: jax.random.bits(key, shape))(keys)
-  halves = jnp.concatenate([words & 0xFFFF, words >> 16], 1)
-  kept = halves[:, : x.shape[1]] >= dropped
+  halves = jnp.concatenate([words & 0xFFFF, words >> 16], axis)
+  kept = lax.slice_in_dim(halves, 0, x.shape[axis], axis=axis) >= dropped
   return jnp.where(kept, x * (2**16 / (2**16 - dropped)), 0)
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bigtransfer.models import attention
+from bigtransfer.models import attention, gathered
 
 GELUS = {
     'tanh': functools.partial(jax.nn.gelu, approximate=True),
@@ -113,6 +113,28 @@ class Embeddings(nn.Module):
     return x.astype(self.size.dtype), word
 
 
+class _Heads(nn.Module):
+  """A dense layer into heads, [b, s, h] -> [b, s, n, d], or `back` from them.
+
+  Heads are dimensions of the product, not of a reshape after it: what is split
+  by heads then never has the shape of what is whole, see gathered.py.
+  """
+
+  size: Size
+  back: bool = False
+
+  @nn.compact
+  def __call__(self, x):
+    h, n, dtype = self.size.hidden, self.size.heads, self.size.dtype
+    kernel = self.param('kernel', init, (h, h)).astype(dtype)
+    bias = self.param('bias', nn.initializers.zeros, (h,)).astype(dtype)
+    if self.back:
+      y = jnp.einsum('bsnd,ndh->bsh', x, kernel.reshape(n, -1, h))
+      return y + bias.reshape(1, 1, h)
+    y = jnp.einsum('bsh,hnd->bsnd', x, kernel.reshape(h, n, -1))
+    return y + bias.reshape(1, 1, n, -1)
+
+
 class _Layer(nn.Module):
   """One layer as the body of a scan: ((x, masks), index) -> (x, None)."""
 
@@ -130,21 +152,25 @@ class _Layer(nn.Module):
       keys = (None, None, None)
 
     def add(x, y, name, keys):
-      y = attention.dropout(y.astype(jnp.float32), size.dropout, keys)
+      y = gathered.whole(y).astype(jnp.float32)
+      y = attention.dropout(y, size.dropout, keys)
       return Norm(size.dtype, name=name)(x.astype(jnp.float32) + y)
 
+    x = gathered.whole(x)
     if self.attends:
-      heads = (*x.shape[:-1], size.heads, -1)
+      # Their three gradients meet here, before they are added to any other: so
+      # devices that split a layer add up one sum and not three.
+      shared = gathered.whole(x)
       q, k, v = (
-          dense(size.hidden, name=name)(x).reshape(heads)
-          for name in ('query', 'key', 'value')
+          _Heads(size, name=name)(shared) for name in ('query', 'key', 'value')
       )
       y = attention.attend(q, k, v, mask, size.attention_dropout, keys[0])
-      y = dense(size.hidden, name='attention_output')(y.reshape(x.shape))
+      y = _Heads(size, back=True, name='attention_output')(y)
     else:
       y = attention.fourier(x)
     x = add(x, y, 'attention_norm', keys[1])
-    y = GELUS[size.gelu](dense(size.ffn, name='intermediate')(x))
+    y = dense(size.ffn, name='intermediate')(gathered.whole(x))
+    y = GELUS[size.gelu](y)
     y = dense(size.hidden, name='output')(y)
     return add(x, y, 'output_norm', keys[2]), None
 
