@@ -24,6 +24,8 @@ _REQUIREMENT = re.compile(
 _SPECIFIER = re.compile(r'(>=|<=|==|!=|<|>)\s*([\w.+!]+?)(\.\*)?')
 _CONDITION = re.compile(r'(\w+)\s*(==|!=|>=|<=|<|>)\s*["\']([\w.-]*)["\']')
 
+_INNERMOST = re.compile(r'\(([^()]*)\)')
+
 
 def release(version: str) -> tuple[int, ...]:
   """Returns (1, 2) for '1.2.0.dev3'; zeros at the end do not count."""
@@ -64,7 +66,7 @@ def satisfies(version: str, specifiers: str) -> bool:
 
 
 def applies(marker: str | None, extra: str) -> bool:
-  """Returns whether a marker without parentheses holds here, with `extra`.
+  """Returns whether a marker holds here, with `extra`.
 
   Raises:
     ValueError: for a marker that is not understood.
@@ -80,6 +82,8 @@ def applies(marker: str | None, extra: str) -> bool:
   }
 
   def holds(condition):
+    if condition.strip() in ('True', 'False'):
+      return condition.strip() == 'True'
     match = _CONDITION.fullmatch(condition.strip())
     if match is None or match[1] not in here:
       raise ValueError(f'marker {marker!r} is not understood')
@@ -89,9 +93,15 @@ def applies(marker: str | None, extra: str) -> bool:
       have, wanted = release(have), release(wanted)
     return _compare(have, operator, wanted)
 
-  return any(
-      all(map(holds, part.split(' and '))) for part in marker.split(' or ')
-  )
+  def whole(text):
+    return any(
+        all(map(holds, part.split(' and '))) for part in text.split(' or ')
+    )
+
+  rest = marker
+  while _INNERMOST.search(rest):
+    rest = _INNERMOST.sub(lambda match: str(whole(match[1])), rest)
+  return whole(rest)
 
 
 def check(

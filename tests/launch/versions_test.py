@@ -39,6 +39,12 @@ def test_satisfies(version, specifiers, expected):
         ('platform_system == "Nowhere" and extra == "tpu"', False),
         ('platform_system == "Nowhere" or extra == "tpu"', True),
         ('python_version >= "3.9" and python_version < "4"', True),
+        # As setuptools puts an extra to a marker.
+        ('(sys_platform == "x" or python_version < "4") and extra == "tpu"',
+         True),
+        ('(sys_platform == "x" or python_version < "4") and extra == "a"',
+         False),
+        ('extra == "a" or (extra == "tpu" and (extra == "b"))', False),
     ],
 )
 def test_applies(marker, expected):
@@ -47,7 +53,7 @@ def test_applies(marker, expected):
 
 def test_what_is_not_understood_is_an_error():
   with pytest.raises(ValueError, match='marker .* is not understood'):
-    versions.applies('(extra == "a")', 'a')
+    versions.applies('(extra == "a"', 'a')
   with pytest.raises(ValueError, match="specifier '~=1' is not understood"):
     versions.satisfies('1', '~=1')
   with pytest.raises(ValueError, match='not a version'):
