@@ -81,10 +81,9 @@ class Planner:
 
   def rough(self, job, generation):
     """Returns a Line from one size."""
-    far = plan_search.refused(
-        job, host(generation), self.plan, plan_search.FAR
-    )
-    return plan_search.through_far(far)
+    topology = host(generation)
+    far = plan_search.refused(job, topology, self.plan, plan_search.FAR)
+    return plan_search.through_far(far, topology)
 
 
 def host(generation):

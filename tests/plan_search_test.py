@@ -95,7 +95,9 @@ def test_two_sizes_that_do_not_fit_make_a_line(compiled, monkeypatch):
   assert len(compiled) == 2
   far = plan_search.refused(job(64), slice_, plan, plan_search.FAR)
   # By the state and the gradients alone, 2 GiB, where the compiler has 2.
-  assert plan_search.through_far(far).largest(False) == 28
+  assert plan_search.through_far(far, slice_).largest(False) == 28
+  # As on a large chip with a small network: no more are looked for.
+  assert plan_search.through_far(None, slice_).largest(True) == plan_search.FAR
   # Far more state than the shapes tell: what is far away says too much.
   monkeypatch.setitem(COSTS, 'none', (10, 0.5, 1.0))
   assert largest() == (12, 10)
